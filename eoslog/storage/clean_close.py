@@ -1,18 +1,18 @@
 """State in which a store was left: closed cleanly, closed with partitions never recovered, or not.
 
-After a clean close the marker `.kafka_cleanshutdown` stands at the top, as Kafka leaves it, and
-no partition needs a look. Kafka knows it only where every log had finished its recovery; a store
-that was closed with partitions which nobody opened since an unclean stop has
+After a clean close the marker `.kafka_cleanshutdown` is at the top, as Kafka leaves it, and no
+partition needs recovery. Kafka writes it only if every log had finished its recovery; a store that
+was closed with partitions which no process opened since an unclean stop has
 `state/unrecovered.json` in its place, with their names. Both carry a mark that LMDB shares, and the
 checksums of files that have none. Both are removed, durably, before an opened store writes
-anything: where neither stands, the stop was unclean and every partition is to be recovered.
+anything: if neither is there, the stop was unclean and every partition must be recovered.
 
 Checksums of the files that a clean close leaves and that have none of their own.
 
 LMDB has none for its keys and pages: a bit that flips there can make a key vanish, and a name that
 is not found looks like a new one. Kafka's checkpoints are plain text: a log start that moved hides
 records. What both hold comes from the log as well, so a file that does not match what was noted
-with the clean close is put away, and made anew. After an unclean stop nothing is noted.
+with the clean close is put away, and rebuilt. After an unclean stop nothing is noted.
 """
 
 import errno
@@ -63,8 +63,8 @@ def left_sums(store_path: Path, lmdb_path: Path) -> dict[str, FileSum]:
 
 
 def put_away_changed(store_path: Path, lmdb_path: Path, noted: Sums) -> None:
-    """Put away what is not as it was noted; nobody else has the store open. A file that is missing
-    is made anew as ever.
+    """Put away what is not as it was noted; no other process has the store open. A missing file
+    is rebuilt as always.
     """
     for path in _left_files(store_path, lmdb_path):
         known = noted.get(path.relative_to(store_path).as_posix())
@@ -144,7 +144,7 @@ def read_last_stop(marker: Path, unrecovered: Path) -> LastStop:
         document = loads_json(content)
         session, sums = document[_SESSION_KEY], _noted_sums(document)
     except (ValueError, KeyError, TypeError, AttributeError):
-        session, sums = "", {}  # Its existence alone says that the stop was clean.
+        session, sums = "", {}  # Its existence alone proves that the stop was clean.
     return LastStop(str(session), frozenset(), sums)
 
 

@@ -80,7 +80,7 @@ class Damage:
 def lost_beginning(path: str, start: int, first: int, *, checkpointed: bool) -> Damage:
     """The log starts at offset `start`, and the oldest segment that is there at `first`.
 
-    `checkpointed` is False where other processes had it open, whose page says where it starts.
+    `checkpointed` is False if other processes had it open; then their page has its start.
     """
     starts = f"begins at offset {start}" + (", as its checkpoint has it" if checkpointed else "")
     return Damage(
@@ -114,9 +114,8 @@ def lost_producers(path: str, first: int) -> Damage:
     return Damage(
         "producers",
         path,
-        f"nothing tells which producers wrote the records below offset {first}, which were "
-        "deleted: LMDB's rows and the snapshots are both gone, or older; what one of them sends "
-        "again is taken for new",
+        f"the producers of the deleted records below offset {first} are unknown: LMDB's rows and "
+        "the snapshots are both gone, or older; what one of them sends again is taken for new",
     )
 
 

@@ -29,7 +29,7 @@ class Engine:
     """The parts of an open store up to its partitions.
 
     `is_closed()` is True once the store was closed or its process forked. `check_open()` raises
-    LogClosedError, ForkedProcessError or StoreFailedError if the store takes no more calls.
+    LogClosedError, ForkedProcessError or StoreFailedError if the store is not usable any more.
     `check_files()` looks whether its files are still those that were opened; if they are not, it
     raises StoreFailedError, and every call does from then on.
     """

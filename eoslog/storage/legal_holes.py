@@ -63,7 +63,7 @@ def _has_rows(rows: ProducerStateStore, topic_id: str, where: TopicPartition) ->
             return rows.read_applied(where.partition) is not None
         return rows.read_head(topic_id, where.partition) is not None
     except StateStoreDamagedError:
-        return False  # It was begun anew, empty.
+        return False  # It was re-created, empty.
 
 
 _log = logging.getLogger(__name__)
@@ -114,8 +114,8 @@ class LegalHoles:
                 logging.INFO if is_compacted(topic) else logging.WARNING,
                 "%s: no checkpoint, control page or row in LMDB knows this log, so it was not "
                 "written by this store, or they are lost. The offsets that are missing from it "
-                "are taken for those of a compaction, %s; those below offset %d are not told as "
-                "lost from now on",
+                "are taken for those of a compaction, %s; those below offset %d are not reported "
+                "as lost from now on",
                 where,
                 _shown(holes),
                 holes.below,

@@ -1,4 +1,4 @@
-"""The LMDB environment of a store: opened by many processes, grown, and begun anew where damaged.
+"""The LMDB environment of a store: opened by many processes, grown, and re-created if damaged.
 
 Invariants:
 - One thread of a process at a time is inside LMDB, and no thread while the process forks: a child
@@ -6,12 +6,12 @@ Invariants:
 - Every write is one transaction, and synced. A process that dies inside one leaves nothing of it;
   the place of a dead reader is found and freed.
 - The map grows when it is full; a process whose map is too small by now maps the file again.
-- Memory that runs out, a read or write that the operating system refuses, too many open files: they
-  say nothing of the file's content. The environment is opened again with the next call.
-- An environment that cannot be read is dropped and begun anew, by a process that is the only one to
-  have it open. The others cannot do without it: their calls fail, and whoever opens it when all of
-  them are gone begins it anew. `generation` counts the new beginnings of this object, so that
-  nobody mixes what he knows of the old one with the new one.
+- A lack of memory, a read or write that the operating system refuses, and too many open files prove
+  nothing about the file's content. The environment is opened again with the next call.
+- An environment that cannot be read is dropped and re-created, by a process that is the only one to
+  have it open. If others have it open, their calls fail, and the first process that opens it after
+  them re-creates it. `generation` counts how often this object did so: what was read of an older
+  environment must not be mixed with the new one.
 """
 
 import errno
@@ -68,7 +68,7 @@ _still: "list[LmdbEnvironment]" = []
 
 class StateStoreDamagedError(StoreFailedError):
     """LMDB held something unreadable. What it held comes from the log: at once if the environment
-    could be begun anew, else when all processes have closed the store and it is opened again.
+    could be re-created, else when all processes have closed the store and it is opened again.
     """
 
 
@@ -76,12 +76,12 @@ class CorruptRowError(Exception):
     """A value does not match its checksum."""
 
 
-# Of rows and keys that nobody wrote so, though the checksum of the one may be right.
+# Of rows and keys that were not written like this, although a checksum may match.
 _NOT_AS_WRITTEN = (CorruptRecordError, CorruptRowError, struct.error)
 
 
 def mark_damaged(path: Path) -> None:
-    """Have the environment in a directory begun anew by the next process that opens it alone."""
+    """Have the next process that opens the environment alone re-create it."""
     mark = path.with_name(path.name + DAMAGED_SUFFIX)
     with named_os_errors(f"writing {mark}"):
         make_file(mark)
@@ -185,7 +185,7 @@ class LmdbEnvironment:
     def _closed_error(self) -> StoreError:
         if self._forked:
             return ForkedProcessError(
-                f"{self.path} was opened before a fork: open the store anew in the child"
+                f"{self.path} was opened before a fork: open the store again in the child"
             )
         return LogClosedError(f"{self.path} is closed")
 
@@ -217,7 +217,7 @@ class LmdbEnvironment:
             self._use.share()
 
     def _begin_use(self) -> bool:
-        """Keep others from beginning the environment anew; whether nobody else has it open."""
+        """Keep others from re-creating the environment; return True if no other has it open."""
         if self._use is None or self._use.try_alone():
             return True
         self._use.share()
@@ -236,7 +236,7 @@ class LmdbEnvironment:
                 )
             handles = {name: self._open_database(environment, name) for name in self._names}
         except BaseException:
-            # Nobody may use it with the handles of the one before.
+            # It must not be used with the handles of the one before.
             self._close_environment()
             raise
         self.databases.update(handles)
@@ -283,7 +283,7 @@ class LmdbEnvironment:
                     raise
 
     def _map(self, environment: lmdb.Environment, map_bytes: int) -> None:
-        """Map so many bytes; 0 stands for as many as the file says."""
+        """Map so many bytes; 0 stands for the size that the file records."""
         try:
             environment.set_mapsize(map_bytes)
         except lmdb.MemoryError as error:
@@ -320,7 +320,7 @@ class LmdbEnvironment:
             raise CorruptRowError("it was damaged when it was open last")
 
     def _damaged(self, error: Exception) -> StateStoreDamagedError:
-        """The environment is of no use: begin it anew if that harms nobody. The error to raise."""
+        """Re-create the environment if no other process has it open; return the error to raise."""
         if self._use is not None and not self._use.try_alone():
             return self._unusable(error)
         try:
@@ -357,11 +357,11 @@ class LmdbEnvironment:
             raise self._unmapped(error) from error
         except lmdb.Error as error:
             self._raise_if_refused(error)
-            raise StoreFailedError(f"{self.path} cannot be begun anew: {error}") from error
+            raise StoreFailedError(f"{self.path} cannot be re-created: {error}") from error
 
     def _raise_if_refused(self, error: Exception) -> None:
-        """Raise what the operating system refused, if it was that; the environment is closed then:
-        after a write or a sync that failed nobody knows what it holds.
+        """Raise what the operating system refused, if it was that, and close the environment: after
+        a write or a sync that failed its content is unknown.
         """
         if isinstance(error, lmdb.Error) and not isinstance(error, lmdb.CorruptedError):
             for number in _REFUSALS:

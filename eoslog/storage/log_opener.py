@@ -95,10 +95,10 @@ class LogOpener:
             write_start=partial(self._checkpoints.raise_start, where),
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )
-        # Said by the page of an earlier session, and by a checkpoint, which may be older.
+        # By the page of an earlier session, and by a checkpoint, which may be older.
         partition.note_lost_end(max(log.synced_before, recovery_point))
         if log.synced_before > log.log_end_offset:
-            log.forget_synced_before()  # It was told just now.
+            log.forget_synced_before()  # It was reported just now.
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
         # In this order: that the log begins further up is written down before segments go.

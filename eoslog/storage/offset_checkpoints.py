@@ -3,10 +3,10 @@
 Invariants: a partition that is not open keeps what was read; nothing is read before the first
 partition is opened, so that opening a store costs the same whatever it holds. A checkpoint that
 cannot be read is left out, as if it were lost: recovery then reads more of the log. Below a
-recovery point that is written down index files are synced too, as nobody looks at them after a
-crash: commits, which do not sync them, do not move it. Where several
-processes have the store open, each reads again what another one replaced, and one at a time
-replaces them: what one process wrote of its partitions stays when another writes of its own.
+recovery point that is written down index files are synced too, as recovery does not check them
+there: commits, which do not sync them, do not move it. If several processes have the store open,
+each reads again what another one replaced, and one at a time replaces them: what one process wrote
+of its partitions stays when another writes of its own.
 """
 
 import logging
@@ -91,14 +91,14 @@ class OffsetCheckpoints:
     def note_if_lost(self, where: TopicPartition, synced_offset: int) -> None:
         """A partition is about to be made that has no directory: it may have had one.
 
-        `synced_offset` is up to where its page says that it had been synced.
+        `synced_offset` is the end of what was synced, by its page.
         """
         known = (self._of(name).get(where, 0) for name in (RECOVERY_POINT, HIGH_WATERMARK))
         offset = max(synced_offset, *known)
         if offset:
             self.lost[where] = offset
             _log.error(
-                "the directory of %s is gone, and its log went up to offset %d: it begins anew",
+                "the directory of %s is gone, and its log went up to offset %d: it restarts at 0",
                 where,
                 offset,
             )
@@ -203,5 +203,5 @@ class OffsetCheckpoints:
             return read_checkpoint(self._path / name)
         except CorruptRecordError as error:
             self.damaged.append(str(error))
-            _log.warning("%s; it is left out and written anew", error)
+            _log.warning("%s; it is left out and rewritten", error)
             return {}

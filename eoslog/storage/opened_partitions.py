@@ -2,10 +2,9 @@
 
 Invariants: a partition is opened once in each process; after an unclean stop it is recovered by the
 first that opens it, and counts as unrecovered until that succeeded. A partition of a user's topic
-has its directory from the topic's creation on: where it is gone, that is damage. One of an internal
-topic is made when first used: its directory, then the file that says of which topic it is. While a
-partition's directory is removed no process opens it, and
-what another process deleted is let go of with the next look.
+has its directory from the topic's creation on: a missing one is damage. One of an internal topic is
+created when first used: its directory, then the file with the topic's id. While a partition's
+directory is removed no process opens it. What another process deleted is closed at the next look.
 """
 
 import logging
@@ -60,7 +59,7 @@ from eoslog.storage.topic_registry import (
 
 _log = logging.getLogger(__name__)
 
-# Rows that another process stored so few records ago need not be stored anew.
+# Rows that another process stored so few records ago need not be stored again.
 ROWS_BEHIND_MAX = 100_000
 
 
@@ -272,13 +271,13 @@ class OpenedPartitions:
         """Note the producer ids that the partitions hold.
 
         LMDB has those of every partition that the store wrote to. One that neither LMDB nor a page
-        of an earlier session tells of came from elsewhere: it is opened, which reads its newest
+        of an earlier session has came from elsewhere: it is opened, which reads its newest
         snapshot and the batches after it.
         """
         try:
             known = self._rows.highest_producer_ids(STAGED_PRODUCER_ID_MIN)
         except StateStoreDamagedError:
-            known = {}  # It was begun anew, and is empty.
+            known = {}  # It was re-created, and is empty.
         for highest in known.values():
             self._found_ids.note(highest)
         for topic in self._registry.all():
@@ -305,7 +304,7 @@ class OpenedPartitions:
             if not self._was_deleted(topic):
                 raise
         except EoslogError as error:
-            # Nobody can write to it either.
+            # It cannot be written to either.
             _log.error("%s: its producer ids are not known: %s", where, error)
 
     def config_of(self, topic: TopicDescription) -> dict[str, int]:
@@ -316,14 +315,14 @@ class OpenedPartitions:
 
     def remove(self, topic: TopicDescription) -> None:
         """Close the partitions of a topic in all processes and remove all their files; durable on
-        return. The topic exists no more, and no other process removes it.
+        return. The topic does not exist any more, and no other process removes it.
         """
         partitions = topic.topic_partitions()
         for where in partitions:
             with self._lock, self._opening(where), self._directory_locked(where):
                 self._mark_deleted(topic, where)
                 remove_partition_files(self._paths, where)
-        # Last: a process that had it open may have written rows until it was told.
+        # Last: a process that had it open may have written rows until then.
         for where in partitions:
             self._rows.delete_partition(topic.topic_id, where.partition)
         self._checkpoints.forget(partitions)
@@ -343,14 +342,14 @@ class OpenedPartitions:
                     )
                 except (EoslogError, OSError) as error:
                     # Its users meet the missing files instead.
-                    _log.warning("%s: other processes are not told that it goes: %s", where, error)
+                    _log.warning("%s: other processes do not notice its deletion: %s", where, error)
             if partition is not None:
                 with suppress(LogClosedError):
                     partition.mark_deleted()
                 partition.close(clean=False)
 
     def take_deleted(self) -> set[str]:
-        """The topics that other processes deleted since the last call, and that are no more."""
+        """Return the topics that other processes have deleted since the last call."""
         self._let_go_of_deleted()
         with self._lock:
             deleted, self._deleted = self._deleted, set()
@@ -394,8 +393,8 @@ class OpenedPartitions:
     # What other processes have open.
 
     def open_what_others_opened(self, *, internal: bool) -> list[EoslogError]:
-        """Open what a process of the session opened, and did not close cleanly: nobody else is left
-        to close it. What went wrong with any of them.
+        """Open what a process of the session opened and did not close cleanly: no other process is
+        left to close it. Return the errors.
         """
         return self._open_each(
             where
@@ -462,7 +461,7 @@ class OpenedPartitions:
         return [(one, state) for one, state in states if state is not None and not state.deleted]
 
     def _state_of_session(self, where: TopicPartition) -> ControlState | None:
-        """Return what the partition's page says, if it was opened in this session."""
+        """Return the partition's page, if it was opened in this session."""
         if self._session is None:
             return None
         state = page_of(self._paths, where)
@@ -520,7 +519,7 @@ class OpenedPartitions:
         return errors
 
     def stop(self) -> None:
-        """Open no more partitions."""
+        """Refuse to open further partitions."""
         with self._lock:
             if self._closed_because is None:
                 self._closed_because = LogClosedError("the store is closed")
@@ -601,7 +600,7 @@ class OpenedPartitions:
         return nullcontext()
 
     def _was_deleted(self, topic: TopicDescription) -> bool:
-        """True if it is no more; there may be a new one of the name."""
+        """True if it does not exist any more; there may be a new one of the name."""
         now = self._registry.get(topic.name)
         return now is None or now.topic_id != topic.topic_id
 
@@ -639,7 +638,7 @@ class OpenedPartitions:
             kept, end = self._paths.cut_of(where), partition.log_end_offset
             self.cuts.append(CutTail(where, partition.cut_bytes, end, kept))
             _log.warning(
-                "%s: recovery cut %d bytes off behind offset %d; they are kept in %s",
+                "%s: recovery cut %d bytes off after offset %d; they are kept in %s",
                 where,
                 partition.cut_bytes,
                 partition.log_end_offset,

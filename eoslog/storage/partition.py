@@ -266,7 +266,7 @@ class Partition:
     @property
     def own_end(self) -> int:
         """End of the records that this process knows: it appended them, with no other process in
-        between, or was told so by setting this. Below the log's end: others appended too.
+        between, or this was set. Below the log's end: others appended too.
         """
         return self._log.own_end
 
@@ -294,11 +294,11 @@ class Partition:
 
         A duplicate answers with the offsets of the first write. Durable on return with durability
         "always". A transactional batch is taken if its producer's transaction is open here; with
-        `verified` it may open it: whoever calls has registered the partition with the transaction's
-        coordinator, or nothing will ever end it. Raises InvalidTxnStateError otherwise, and
-        CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError, InvalidRecordError,
-        InvalidTimestampError, OutOfOrderSequenceError, InvalidProducerEpochError or StoreError;
-        nothing was written then.
+        `verified` it may open it: the caller must have registered the partition with the
+        transaction's coordinator, or nothing will ever end it. Raises InvalidTxnStateError
+        otherwise, and CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError,
+        InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceError,
+        InvalidProducerEpochError or StoreError; nothing was written then.
         """
         result = self._log.append_batch(batch, verified)
         self._appended(result)
@@ -402,7 +402,7 @@ class Partition:
     ) -> tuple[int, int] | None:
         """Make a staged file a segment of the log, without a copy: (first offset, count).
 
-        None if that cannot be: `adopt` is to be called then. `checked` as in
+        None if that cannot be: call `adopt` then. `checked` as in
         `PartitionLog.adopt_file`. Not synced; the id does not expire before `release_readers`.
         """
         self.producer_state.adopting.add(producer_id)
@@ -581,7 +581,7 @@ class Partition:
         snapshots and LMDB say of them: a dict of path, position_bytes, reason per problem.
 
         `transactions` follows what the log has of transactions, and judges their markers. A
-        producer that was silent for `producer_expiration_ms` may begin anew. `counted(records)` is
+        producer that was silent for `producer_expiration_ms` may begin again. `counted(records)` is
         called with the number of sound records, markers aside.
         """
         with named_os_errors(f"verifying {self.topic_partition}"):
@@ -612,8 +612,8 @@ class Partition:
         return self._damage if beginning is None else [beginning, *self._damage]
 
     def note_lost_beginning(self, start_offset: int, first_offset: int) -> None:
-        """Note and log that the log's oldest segment begins above where its checkpoint says that
-        the log does. Before segments are deleted the new start is written down.
+        """Note and log that the log's oldest segment begins above the log start of its checkpoint.
+        Before segments are deleted the new start is written down.
         """
         if start_offset < first_offset:
             self._first_offset = first_offset
@@ -635,7 +635,7 @@ class Partition:
         if not self._log.attached:
             self._note(self.producer_state.damage())
             return
-        # The segment first: the start is raised, and a deleted topic says so, before files go.
+        # The segment first: the start is raised, and a topic marked as deleted, before files go.
         self._first_offset = self._log.first_base_offset
         lost = self._damage_of_beginning()
         if lost is not None:
@@ -755,7 +755,7 @@ class Partition:
         return self._log.cut_bytes
 
     def close(self, clean: bool = True) -> None:
-        """Take no more appends; cleanly: everything synced, files as Kafka leaves them.
+        """Close it for appends; cleanly: everything synced, files as Kafka leaves them.
 
         No file is held afterwards, but by a read that is under way.
         """

@@ -1,5 +1,5 @@
-"""Directory of a partition, with the metadata that says whose it is, and the files that it has
-elsewhere: its control page and spare files may outlive it.
+"""Directory of a partition, with the metadata that has its topic's id, and its files elsewhere: its
+control page and spare files may outlive it.
 """
 
 import errno
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 # A directory that somebody else still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100
 _REMOVAL_PAUSE_S = 0.001
-# What stat says where there is nothing, as `Path.is_dir` takes it.
+# Errors of stat where there is nothing, as `Path.is_dir` takes it.
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -66,15 +66,15 @@ def is_directory(path: str) -> bool:
 
 
 def is_unused(path: Path) -> bool:
-    """True if the directory is as it was made: nobody has opened the partition yet."""
+    """True if the directory is as it was created: the partition was not opened yet."""
     with named_os_errors(f"looking at {path}"):
         return all(one.name.startswith(PARTITION_METADATA) for one in path.iterdir())
 
 
 def check_identity(path: Path, topic: str, topic_id: str) -> None:
-    """The directory is that topic's; metadata that is missing is written anew.
+    """Check that the directory is that topic's, and write its metadata again if that is missing.
 
-    Raises CorruptRecordError if it is not, or is gone.
+    Raises CorruptRecordError if it is another topic's, or is gone.
     """
     if not path.is_dir():
         raise CorruptRecordError(str(path), 0, "the partition's directory is gone")
@@ -88,7 +88,7 @@ def check_identity(path: Path, topic: str, topic_id: str) -> None:
 
 
 def remove_partition_files(paths: StorePaths, where: TopicPartition) -> None:
-    """Remove all of a partition that nobody begins to write to; the caller syncs."""
+    """Remove all files of a partition to which no new write comes; the caller syncs."""
     with named_os_errors(f"removing {where}"):
         for directory in (paths.partition, paths.spare, paths.cut_of):
             remove_tree(directory(where))
@@ -96,8 +96,8 @@ def remove_partition_files(paths: StorePaths, where: TopicPartition) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that nobody begins to write to: a process that was told only just may
-    still make the file that it was at, or remove one.
+    """Remove a directory to which no new write comes: a process that has only just noticed the
+    deletion may still create or remove one file.
     """
     for _ in range(_REMOVALS_MAX):
         if not path.is_dir():
@@ -149,7 +149,7 @@ def base_offset_of(path: Path) -> int:
 
 
 def page_of(paths: StorePaths, where: TopicPartition) -> ControlState | None:
-    """Return what a partition's control page says; None if there is none."""
+    """Return a partition's control page; None if there is none."""
     with named_os_errors(f"looking at {where}"):
         return control_state(str(paths.control(where)))
 
@@ -168,8 +168,8 @@ def partitions_with_pages(paths: StorePaths) -> list[TopicPartition]:
 
 
 def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:
-    """Return up to where a page says that its log had been synced, for any topic it was made for; 0
-    if it says nothing. It tells also where the store stopped before its first checkpoint.
+    """Return the offset up to which a page has its log as synced, whatever its topic; 0 if it has
+    none. It is known also of a store that stopped before its first checkpoint.
     """
     state = page_of(paths, where)
     if state is None:

@@ -1,4 +1,4 @@
-"""LMDB behind the log: what can be rebuilt from it, kept so that opening need not read it.
+"""State in LMDB: what can be rebuilt from the log, kept so that opening need not read it.
 
 - producers: topic id, partition, producer id -> the engine's row of that producer;
 - rows: topic id, partition -> the offset up to which the partition's rows are true, and how many
@@ -6,7 +6,7 @@
 - open: the producers, among those, that have a transaction open;
 - aborts: topic id, partition -> what its .txnindex files held when the rows were written;
 - state: the newest record of each key of the internal log; applied: per partition of it the offset
-  up to which that is true, and up to which it may tell of records (some may be newer);
+  up to which that is true, and up to which it may know records (some may be newer);
 - undecided: the keys, among those, of transactions that are not complete;
 - group-offsets: the offsets that groups committed, and up to where of their log that is true;
 - session: the last clean close.
@@ -33,7 +33,7 @@ from eoslog.storage.lmdb_environment import StateStoreDamagedError as StateStore
 
 DIRECTORY_NAME = "lmdb"
 ROWS_PER_TRANSACTION = 50_000
-# The rows handed over tell of every producer that the log knows.
+# The rows handed over have every producer that the log knows.
 ALL_ROWS = -1
 _NO_HEAD = -1
 
@@ -69,14 +69,14 @@ _Row = TypeVar("_Row")
 
 
 class RowsHead(NamedTuple):
-    """A partition's rows: how many, and the offset below which they tell of all batches."""
+    """A partition's rows: how many, and the offset up to which they are true."""
 
     offset: int
     row_count: int
 
 
 class PartitionRows(NamedTuple):
-    """Rows of a partition as they stood at one moment, and what was told of its .txnindex files."""
+    """Rows of a partition as of one moment, and what is known of its .txnindex files."""
 
     rows: list[bytes]
     abort_files: list[tuple[int, int, int]]
@@ -197,13 +197,13 @@ class ProducerStateStore:
         since: int = ALL_ROWS,
         dropped: Iterable[int] = (),
     ) -> int:
-        """Put rows in, and say that all rows of the partition are true at `offset`; durable.
+        """Put rows in, and note that all rows of the partition are true at `offset`; durable.
 
         `since`: the rows are those of all producers that changed from that offset on, up to which
         the rows in LMDB were seen to be true, but for `dropped` ones: no row of theirs is left.
-        `abort_files` tells of the partition's .txnindex
-        files: (base offset, entries, checksum). Nothing is written where another process wrote
-        rows that are true at `offset` or later. Returns at what offset the rows are true now.
+        `abort_files` has the partition's .txnindex files: (base offset, entries, checksum). Nothing
+        is written if another process wrote rows that are true at `offset` or later. Returns the
+        offset at which the rows are true now.
 
         Raises StateStoreDamagedError if the rows went back meanwhile, or are gone; nothing was
         written then.
@@ -375,8 +375,8 @@ class ProducerStateStore:
         return None if offsets is None else offsets[0]
 
     def read_reached(self, partition: int) -> int | None:
-        """Below which offset the records are that the index tells of; some may be newer than what
-        it is true at.
+        """Return the offset below which the records of the index are; some may be newer than the
+        offset at which it is true.
         """
         offsets = self._applied_of(partition)
         return None if offsets is None else offsets[-1]
@@ -403,7 +403,7 @@ class ProducerStateStore:
         """Put newest values in, with the offsets of the internal log they are true at; durable.
 
         None takes a key out. `reached` has the partitions of which newer records are among the
-        changes; `undecided` says of a transaction's key whether it is.
+        changes; `undecided` has for a transaction's key if it is.
         """
         values = [(key, None if value is None else sealed(value)) for key, value in changes]
         offsets = [

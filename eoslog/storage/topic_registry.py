@@ -3,9 +3,9 @@
 The file is replaced as a whole and synced, and so is the one place where a topic begins and ends to
 exist. Creating: directories first, then the file. Deleting: the topic is marked in the file, then
 its directories go, then its entry; a deletion cut short is finished at the next opening.
-Every process of the store has read the file. A counter that they share says that another one
+Every process of the store has read the file. A counter that they share rises when another one
 replaced it: then it is read again before the next look. One process at a time changes it.
-If the file is lost it is made again from the directories and their `partition.metadata`; only the
+If the file is lost it is rebuilt from the directories and their `partition.metadata`; only the
 topics' settings are then the defaults again.
 """
 
@@ -228,7 +228,7 @@ class TopicRegistry:
         return LockBlock(self._changing(), prepare=get_or_add)
 
     def mark_deleting(self, name: str) -> None:
-        """Have the topic exist no more; its directories are still there."""
+        """Mark the topic as deleted; its directories are still there."""
         with self._changing():
             marked = replace(self._topics[name], deleting=True)
             self._replace({**self._topics, name: marked})
@@ -252,7 +252,7 @@ class TopicRegistry:
 
     def refresh(self) -> None:
         """Read the file if it was replaced, even by a process that died, or was interrupted, before
-        it could say so: the others are told then.
+        it could raise the counter: this one raises it then.
         """
         if self._shared is not None and self._identity != self._identity_of_file():
             if self._shared.counter(COUNTER_TOPICS) == self._count:
@@ -358,7 +358,7 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
 
 
 def _sum_of(entries: object) -> int:
-    """A checksum of what the file says, however it is laid out."""
+    """Return a checksum of the file's content, however it is laid out."""
     text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
     return crc32c(text.encode())
 
@@ -429,7 +429,7 @@ def partition_directories(store_path: Path) -> Iterable[tuple[TopicPartition, Pa
 
 
 def topics_of_directories(store_path: Path) -> dict[str, TopicDescription]:
-    """The topics that the directories of a store tell of, with default settings."""
+    """Return the topics that a store's directories belong to, with default settings."""
     topics: dict[str, TopicDescription] = {}
     for (name, number), path in partition_directories(store_path):
         topic_id = read_partition_metadata(path)

@@ -151,7 +151,7 @@ def test_a_transaction_that_is_complete_and_has_no_marker_here(path):
 def test_a_log_that_ends_below_its_start(path):
     write_checkpoint(path / LOG_START_OFFSET, {PLAIN: 70})
     # The opening set its segments aside, and began an empty one there.
-    assert_found(path, "which producers wrote the records below offset 70")
+    assert_found(path, "the producers of the deleted records below offset 70 are unknown")
 
 
 # What is derived from it.
