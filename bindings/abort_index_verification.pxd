@@ -1,4 +1,4 @@
-# A log's aborted transactions, followed batch by batch, beside what the abort index says of them.
+# A log's aborted transactions, followed batch by batch, and compared with the abort index.
 from libc.stdint cimport int64_t, uint8_t
 
 from eoslog.bindings.opened_log cimport OpenedLog

@@ -1,10 +1,9 @@
 # cython: language_level=3
-"""Check that the abort index says of a log's aborted transactions what the log itself says.
+"""Check that the abort index has a log's aborted transactions as the log itself has them.
 
 The log is followed batch by batch, and not by way of the engine's own index: a mistake there would
-show. The engine's index has to be whole, or readers would be given what was aborted. Its files are
-written behind it, so an entry that is not stored yet may be missing; what a file does hold has to
-be true.
+show. The engine's index must be whole, or readers would get what was aborted. Its files are written
+later, so an entry that is not stored yet may be missing; the entries of a file must be true.
 """
 
 import os
@@ -71,7 +70,7 @@ cdef class AbortIndexCheck:
         return 0
 
     cdef void lose_track(self) noexcept:
-        """A batch cannot be read: from here on nobody can say what was aborted."""
+        """Note that a batch cannot be read: from here on aborts are unknown."""
         self._lost = True
 
     cdef int check_segment(
@@ -196,7 +195,7 @@ cdef AbortIndexView view_of(
     memset(&stored, 0, sizeof(AbortFile))
     with nogil:
         while True:
-            # Whoever changes the index or writes its files holds the lock: it belongs together.
+            # The index and its files change with the lock held: they are read together.
             status = log_lock(log, &fault)
             failed = status == STATUS_FAILED
             if failed:

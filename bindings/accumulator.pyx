@@ -16,7 +16,7 @@ from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, BatchIdentity, batch
 
 @cython.final
 cdef class RecordAccumulator:
-    """A batch being filled: `add` encodes a record behind the last one. The GIL guards it."""
+    """A batch being filled: `add` encodes a record after the last one. The GIL guards it."""
 
     def __cinit__(self, Py_ssize_t batch_bytes_max):
         self._buffer = NULL
@@ -60,7 +60,7 @@ cdef class RecordAccumulator:
         self.reset()
 
     def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
-        """Encode one record behind the last one; answers the batch's size in bytes.
+        """Encode one record after the last one; return the batch's size in bytes.
 
         `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the
         record alone exceeds batch_bytes_max; nothing has changed then.

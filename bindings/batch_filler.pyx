@@ -105,7 +105,7 @@ cdef class BatchFiller:
 
     def fill(self, RecordSet records not None, Py_ssize_t first, Py_ssize_t partition,
              Py_ssize_t held_bytes_max):
-        """Add records from `first` on to a partition's batch, or each to where its key says (-1).
+        """Add records from `first` on to a partition's batch, or each to its key's partition (-1).
 
         Records without a key fill one partition's batch after the other. Answers the first record
         that was not added, and what stopped it: DONE; the partition whose batch is full; NO_ROOM if

@@ -18,7 +18,7 @@ cdef class ClientTransaction:
     cdef object _entry
     cdef EntryLock _entry_lock               # None: its lock is another one.
     cdef object _plain_lock
-    cdef object _entry_owner                 # Its `fenced_because` says who took the entry over.
+    cdef object _entry_owner                 # Its `fenced_because` names what took the entry over.
     cdef object _signal                      # Wakes readers.
     cdef readonly object state_partition     # The coordinator's own; changes with each transaction.
     cdef list _others                        # Partitions written to other than by send().

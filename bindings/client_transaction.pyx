@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The hot path of a transaction: begun, filled by send() and committed with few Python calls.
 
-A subclass in Python says which moves its states allow (its one table), opens partitions, and does
+A subclass in Python has the table of the moves that its states allow, opens partitions, and does
 all that is rare: errors, aborts, columns, offsets. Outside of a transaction the accumulator takes
 no records.
 """
@@ -233,7 +233,7 @@ cdef class ClientTransaction:
         return pairs
 
     def drop_others(self, str topic not None):
-        """Partitions of a topic that is gone are not told of the transaction's end."""
+        """Leave partitions of a deleted topic out of the transaction's end."""
         self._others = [one for one in self._others if one.topic != topic]
         self._registered_count = 0
 

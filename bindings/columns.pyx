@@ -46,7 +46,7 @@ cdef class ColumnHolder:
 
 
 cdef ColumnHolder open_column(object source, str name):
-    """Borrow a column. None is a column of nulls. TypeError says which kind of value is no
+    """Borrow a column. None is a column of nulls. Raises TypeError for a value that is no
     column.
     """
     cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
@@ -84,7 +84,7 @@ def series_as_list(source, str name):
 
 
 cdef int open_list(ColumnHolder holder, object source, str name) except -1:
-    cdef object cells = tuple(source)    # Ours: nobody can change it while the GIL is released.
+    cdef object cells = tuple(source)    # A copy: it cannot change while the GIL is released.
     cdef Py_ssize_t count = len(cells)
     cdef const uint8_t** pointers
     cdef int64_t* lengths

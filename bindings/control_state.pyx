@@ -43,10 +43,10 @@ def control_state(str path not None):
 
 
 def synced_before(str path not None, bytes topic_id not None):
-    """Return up to where the log of a topic is known to have been synced, as its page's file says.
+    """Return the offset up to which a topic's log was synced, by the file of its page.
 
-    0 if it says nothing that can be believed of that topic. It holds whoever had the page last,
-    and also where he died before he had opened the partition.
+    0 if the file has nothing valid of that topic. It is true whichever process had the page last,
+    also if that died before it had opened the partition.
     """
     cdef ControlFile file
     cdef bytes raw = bytes_of_page(path)

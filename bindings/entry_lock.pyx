@@ -6,7 +6,7 @@ others wrote since is taken in before `acquire` returns. A holder that dies leav
 one who asks. Nothing has to be repaired then but what the log itself repairs: the id's state is
 that of its newest record, at each instant.
 
-A thread may take it more than once. Some ids share a lock, so that nobody takes two in any order.
+A thread may take it more than once. Some ids share a lock, so no thread may take two in any order.
 """
 
 import os
@@ -48,10 +48,10 @@ UNKNOWN_OFFSET = 0x7FFFFFFFFFFFFFFF
 cdef class EntryLock:
     """A lock of its own, or with a page the one that the processes share for the id.
 
-    `keeper.catch_up_for(transactional_id)` is called by whoever takes the lock where the state log
-    has records that this process does not know, and `keeper.refresh(transactional_id, offset)` if
-    `newer_offset` was set since: a record may stand there that the entry does not know. What they
-    raise is raised, and the lock is free then.
+    `keeper.catch_up_for(transactional_id)` is called by the thread that takes the lock if the state
+    log has records that this process does not know, and `keeper.refresh(transactional_id, offset)`
+    if `newer_offset` was set since: a record may stand there that the entry does not know. What
+    they raise is raised, and the lock is free then.
     """
 
     def __cinit__(self, SharedPage page=None, str transactional_id="", PartitionLog state_log=None,
@@ -64,7 +64,7 @@ cdef class EntryLock:
         self.transactional_id = transactional_id
         self._state_log = state_log
         self._keeper = keeper
-        # Whoever takes it first looks.
+        # The first that takes it looks.
         self.newer_offset = -1 if keeper is None else UNKNOWN_OFFSET
         if keeper is not None and state_log is None:
             raise ValueError("a lock that follows a log needs the log")
@@ -202,7 +202,7 @@ cdef class EntryLock:
 
     cdef bint _is_log_ahead(self) noexcept:
         cdef int64_t log_end
-        # A closed log takes no more records; whoever works on it is told by itself.
+        # A closed log takes no records; work on it raises by itself.
         if self._state_log._log.closed:
             return False
         # In this order: an append by this process moves both.
@@ -277,7 +277,7 @@ cdef class LockedEntry:
 cdef class AllKeysHeld:
     """A block with the locks of all keys held; gives whether it has them.
 
-    With `if_free` it has them only where nobody has to be waited for. Raises StoreInUseError, which
+    With `if_free` it takes them only if no wait is needed. Raises StoreInUseError, which
     names the holder, if a process holds one for too long. An interrupt leaves no lock held.
     """
 

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Descriptors that an interrupt cannot lose.
 
-A signal's handler may run between two steps of Python: behind `os.open` and before its number has a
-name, say, and the descriptor is nobody's from there on. Here the number is an object's, which
-closes it with itself at the latest, or does not leave the one call at all.
+A signal's handler may run between two steps of Python: after `os.open` and before its number has a
+name, for example; the descriptor then leaks. Here an object owns the number and closes it at the
+latest when it is freed, or the number does not leave the one call at all.
 """
 
 import errno

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Check that a segment's .index and .timeindex files say of its batches what the batches say.
+"""Check that a segment's .index and .timeindex files agree with its batches.
 
-The files may be behind, as those of the active segment are, or not there at all: the engine has in
-memory what they lack. What they do hold has to be true.
+The files may be older, as those of the active segment are, or missing: the engine has in memory
+what they lack. The entries that they have must be true.
 """
 
 import os
@@ -75,7 +75,7 @@ def verify_time_index(dict described, dict peaks, Py_ssize_t expected, log_end, 
 
 
 cdef bytes entries_of(str path, Py_ssize_t entry_bytes, list problems):
-    """The whole entries of a file; none if it is not there: it is written behind."""
+    """Return the whole entries of a file; none if it is missing: it is written later."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             file_bytes = os.fstat(file.fileno()).st_size

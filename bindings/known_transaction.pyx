@@ -2,8 +2,7 @@
 """State that the coordinator knows of one transactional id: its newest record, and its partitions'
 logs.
 
-In memory the state is that of the newest record in the state log; whoever changes it writes there
-first.
+In memory the state is that of the newest record in the state log; a change is written there first.
 """
 
 from eoslog import errors
@@ -214,8 +213,8 @@ cdef class KnownTransaction:
     def read(self):
         """(state, changed, value, record_offset, prepare_offset), as this process knows them now.
 
-        Not held up by another process that is at work on the id. While that one has the lock nobody
-        changes what is known here: a thread that gets it next waits for the GIL, which is held
+        It does not wait for another process that works on the id. While that one has the lock, what
+        is known here does not change: a thread that gets it next waits for the GIL, which is held
         until all is read.
         """
         if self.lock._try() == 0:

@@ -500,7 +500,7 @@ cdef class LogProducers(LogReader):
     def take_snapshot(self, bint sync=False, bytes evicted_rows=b"", *, bint again=False):
         """Write a .snapshot at the log end; its path, or None when there is nothing new.
 
-        `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be
+        `evicted_rows` are the rows of producers that are not in memory: the snapshot must be
         complete. With `sync` it survives a power cut. `again` replaces one that is at the log end
         already: a roll's may be neither.
         """

@@ -31,7 +31,7 @@ from eoslog.native.status cimport STATUS_OK
 class Holes(NamedTuple):
     """Offsets that no batch of a log holds."""
 
-    first: list                              # Of (first offset, the one behind the last).
+    first: list                              # Of (first offset, the one after the last).
     hole_count: int
     offset_count: int
     below: int                               # None is missing from here on.
@@ -107,7 +107,7 @@ cdef class LogReader(OpenedLog):
         """Records from `offset` on as Columns, checksums verified; None where there are none.
 
         Control records are passed over, and with `committed` those of aborted transactions:
-        `next_offset` is where to go on, also behind offsets that compaction left out. A single
+        `next_offset` is where to go on, also after offsets that compaction left out. A single
         batch may exceed max_bytes.
         """
         cdef ReadRange found
@@ -268,7 +268,7 @@ cdef class LogReader(OpenedLog):
         return self._fetch(offset, max_records, max_bytes, end, committed) + (end,)
 
     def scan_headers(self, Py_ssize_t offset=0, Py_ssize_t upper_bound=-1):
-        """Walk the batch headers from `offset` on: (batches, records, offset behind the last)."""
+        """Walk the batch headers from `offset` on: (batches, records, offset after the last)."""
         cdef int64_t batch_count = 0
         cdef int64_t record_count = 0
         cdef int64_t next_offset = offset

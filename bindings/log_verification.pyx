@@ -31,9 +31,9 @@ def verify_segment(
     dict described, SegmentPieces pieces, Py_ssize_t expected, AbortIndexCheck aborts,
     ProducersCheck producers, Py_ssize_t contiguous_from, object log_end, list problems
 ):
-    """Check a segment's batches and indexes; its problems go to the list. The offset behind it.
+    """Check a segment's batches and indexes; its problems go to the list. Returns its end.
 
-    `described` is an entry of PartitionLog.segment_files(): what stands behind its size is left
+    `described` is an entry of PartitionLog.segment_files(): what follows its size is left
     alone. `expected` is the end of the segment before, -1 for the first; from `contiguous_from` on
     no offset may be missing. `aborts` follows the transactions of the sound batches, `producers`
     their writers. `log_end()` is asked for where the last segment ends, which may have moved on
@@ -85,7 +85,7 @@ def verify_segment(
                              "reason": reason_of(status, &found, described)})
             if status != STATUS_CORRUPT or not leads_on(
                     pieces, position, size - position, expected, &header):
-                return expected  # Nothing says where the next batch begins.
+                return expected  # Where the next batch begins is unknown.
             batches[position] = None
         position += header.batch_bytes
     verify_offset_index(described, batches, expected, log_end, problems)
@@ -119,7 +119,7 @@ cdef str missing(Py_ssize_t first, Py_ssize_t upper_bound):
 
 
 cdef object reason_of(Status status, const Fault* found, dict described):
-    """Return what is wrong with the file. Raises errors that say nothing of it, as of memory."""
+    """Return what is wrong with the file. Raises errors that are not of the file, as of memory."""
     if status == STATUS_IO and found.os_errno == ENODATA:
         return f"the file is shorter than its {described['size_bytes']} bytes"
     if status == STATUS_IO and found.os_errno == EIO:

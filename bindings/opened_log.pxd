@@ -16,7 +16,7 @@ cdef class OpenedLog:
     cdef readonly str topic
     cdef readonly int partition
     cdef readonly bint attached              # Other processes had it open already.
-    cdef readonly int64_t synced_before      # All below was synced, as an earlier session says.
+    cdef readonly int64_t synced_before      # All below was synced, by an earlier session's note.
     cdef object _close_lock
     cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
 

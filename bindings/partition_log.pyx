@@ -435,7 +435,7 @@ cdef class PartitionLog(LogTransactions):
         return made
 
     def close(self, bint clean=True):
-        """Take no more appends; with `clean`, leave the files as Kafka does. May be called
+        """Close the log for appends; with `clean`, leave the files as Kafka does. May be called
         twice.
         """
         cdef Fault fault

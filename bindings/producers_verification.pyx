@@ -2,8 +2,8 @@
 """Check that each producer's batches follow one another, and that what is remembered of them is so.
 
 The log is followed into a table of its own, from its oldest batch on. Against it are held: the next
-batch of each producer, `.snapshot` files, and stored rows; what there is of transactions is told to
-who can say what coordinators decided.
+batch of each producer, `.snapshot` files, and stored rows; transactions go to an object that
+knows what coordinators decided.
 
 What cannot be known is no problem: a producer of which the log has nothing may begin anywhere, and
 so may one that was silent for so long that it may have expired, or of which batches may have been
@@ -47,9 +47,9 @@ cdef class ProducersCheck:
     given: `begin(log_first_offset)`, then `wrote(producer_id, epoch, offset)` where a producer's
     epoch is new or a transaction begins, and `ended(producer_id, epoch, data_epoch,
     commit, timestamp_ms, offset)` for each marker, which returns what is wrong with it, or None.
-    `data_epoch` is that of the open transaction, -1 if none is known. `lose_track()` says that
-    batches are missing in between. `numbered`: the sequences of a producer's batches follow one
-    another; those of a group coordinator's, in `__consumer_offsets`, do not.
+    `data_epoch` is that of the open transaction, -1 if none is known. `lose_track()` notes
+    that batches are missing in between. `numbered`: the sequences of a producer's batches
+    follow one another; those of a group coordinator's, in `__consumer_offsets`, do not.
     Records are counted from `log_start` on.
     """
 
@@ -120,7 +120,7 @@ cdef class ProducersCheck:
     cdef bint _may_lack(self, ProducerEntry* entry) noexcept:
         """True if a hole came after the last batch that the log has of a producer.
 
-        A marker may stand behind the hole: in older versions of transactions it ends no epoch.
+        A marker may follow the hole: in older versions of transactions it ends no epoch.
         """
         if entry.batch_count == 0:
             return self._hole_end > entry.changed_at_offset
@@ -233,7 +233,7 @@ cdef class ProducersCheck:
             problems.append({"path": path, "position_bytes": 0, "reason": reason})
 
     def check_rows(self, rows, Py_ssize_t true_at, Py_ssize_t walked_end):
-        """Check rows that tell of all batches below `true_at`; yield (producer id, reason).
+        """Check rows that are true at `true_at`; yield (producer id, reason).
 
         The log was followed up to `walked_end`. Rows of producers that changed since are passed
         over.
@@ -302,7 +302,7 @@ cdef class ProducersCheck:
         return None
 
     def open_transactions(self):
-        """Producer id -> (epoch, first offset) of what is open; None if nobody can say."""
+        """Producer id -> (epoch, first offset) of what is open; None if it is unknown."""
         cdef ProducerEntry* entry
         cdef uint32_t index
         cdef dict found = {}

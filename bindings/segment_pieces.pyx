@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""A segment's file, read piece by piece: whoever cuts or deletes it meanwhile, no access can fault.
+"""A segment's file, read piece by piece: no access can fault, even if the file is cut or deleted.
 While a piece is read, other threads run.
 
-Invariant: as long as it is open nobody makes another segment of the file. One that is deleted keeps
-its bytes until then.
+Invariant: as long as it is open the file is not recycled for another segment. One that is deleted
+keeps its bytes until then.
 """
 
 import os

@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""Times of the records of a segment, as its batches say.
+"""Times of the records of a segment, by its batches.
 
-The time index tells where to look. It is believed as far as its last entry names a batch that has
+The time index leads to them. It is believed as far as its last entry names a batch that has
 that time; the headers of the batches from there on are read, or all of them. The files are read,
 and not mapped: they may be in use, by other processes too.
 """
@@ -36,8 +36,8 @@ cdef struct Walk:
 def newest_timestamp(str path not None):
     """The greatest timestamp of the batches in a segment's file, -1 if none has one.
 
-    None if there is no batch in it, or no file. Behind a damaged batch the time index alone is
-    there to tell. Raises OSError, StoreError.
+    None if there is no batch in it, or no file. After a damaged batch only the time index is
+    left. Raises OSError, StoreError.
     """
     cdef SegmentPieces pieces = open_segment(path)
     cdef int64_t base_offset, position, time, offset

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The hot path of a producer's send(): a record is encoded into its partition's batch, no more.
+"""The hot path of a producer's send(): a record is encoded into its partition's batch.
 
 A subclass in Python opens topics and appends full batches. Threads may share a sender: adding a
 record runs no Python code, and so no other thread, from its first look to its last store. All else
@@ -62,7 +62,7 @@ cdef class Transaction:
 
 
 cdef class Sender:
-    """Gathers records into batches; a subclass says what a topic is and appends the batches."""
+    """Gathers records into batches; a subclass opens topics and appends the batches."""
 
     cdef readonly Accumulator _accumulator
     cdef readonly ThreadLock lock

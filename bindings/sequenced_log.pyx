@@ -23,7 +23,7 @@ cdef class SequencedLog:
     """Log as an append of a producer to a partition needs to know it; the producer's lock guards
     it.
 
-    `is_plain`: nobody else writes under the id, nothing is synced by the append, and the engine
+    `is_plain`: no other writer uses the id, nothing is synced by the append, and the engine
     itself wakes readers.
     """
 
@@ -41,7 +41,7 @@ cdef class SequencedLog:
         self.is_plain = is_plain
 
     cdef PartitionLog log_for(self, object values):
-        """The log, if these are few enough to enter it as one batch, and no more is to be done."""
+        """Return the log if these enter it as one batch and nothing else is to do, else None."""
         cdef int64_t total_bytes = BATCH_HEADER_BYTES
         cdef object log
         if not self.is_plain or self.in_doubt or type(values) is not list or not (

@@ -2,9 +2,9 @@
 """Shared page of all processes of a store: the session, counters, locks, the word that waiting
 readers sleep on.
 
-The locks are robust: one whose holder dies goes to the next who asks, and he is told. The order in
-which they are taken: those of keys by their numbers, then the named ones by theirs; after them the
-locks of one process, last a partition's.
+The locks are robust: one whose holder dies goes to the next that asks, which learns of the death.
+They are taken in this order: those of keys by their numbers, then the named ones by theirs; after
+them the locks of one process, last a partition's.
 """
 
 import errno
@@ -36,7 +36,7 @@ LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
  COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
  COUNTER_PRODUCER_IDS_FOUND) = range(8)
-# Whoever waits longer for a lock is told who holds it: that process hangs, or was stopped.
+# After a longer wait the error names the holder: that process hangs, or was stopped.
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
 _WAIT_S_MAX = 1.0
@@ -86,8 +86,8 @@ cdef HeldLocks held_locks(SharedPage page, int first, int end, double timeout_s)
 
 
 cdef class SharedPage:
-    """The mapped page of one store. With `create` it is made anew for a session: nobody else may be
-    in it.
+    """The mapped page of one store. With `create` it is created for a session: no other
+    process may use it.
 
     Raises StoreError where the file is not of that session.
     """
@@ -109,7 +109,7 @@ cdef class SharedPage:
         if len(session) != SESSION_BYTES:
             raise ValueError(f"a session of {len(session)} bytes; it has {SESSION_BYTES}")
         if create:
-            # Another file, so that whoever still has the old one mapped keeps that.
+            # Another file, so that a process which has the old one mapped keeps that.
             fd = self._new_file(path)
         if fd < 0:
             error = eos_open(name, False, False, &fd)
@@ -167,7 +167,7 @@ cdef class SharedPage:
     def close(self):
         """Let go of the file; who still has a lock of it keeps it mapped. May be called twice.
 
-        Nobody may wait for others by it any more.
+        It must not be used to wait for others any more.
         """
         if self._map != NULL and self._held_count == 0:
             shared_word_wake(&self._page.wakeup)
@@ -195,7 +195,7 @@ cdef class SharedPage:
         cdef int64_t timeout_ns = <int64_t>(timeout_s * 1e9)
         self._check_index(index)
         result = shared_lock_take(self._page, index, 0, self._process_id)
-        self._held_count += 1  # Before it is held: nobody lets go of the page meanwhile.
+        self._held_count += 1  # Before it is held: the page must stay mapped meanwhile.
         if result == ETIMEDOUT and timeout_ns > 0:
             with nogil:
                 result = shared_lock_take(self._page, index, timeout_ns, self._process_id)
@@ -219,7 +219,7 @@ cdef class SharedPage:
         return outcome
 
     cdef object held_too_long(self, int index, double timeout_s):
-        """The error for who waited so long: it says who has the lock."""
+        """Return the error after so long a wait: it names the holder."""
         return errors.StoreInUseError(
             f"process {shared_lock_holder(self._page, index)} has held lock {index} of "
             f"{self.path} for longer than {timeout_s:g} s: it hangs, or was stopped")
@@ -256,7 +256,7 @@ cdef class SharedPage:
         self.give(index)
 
     def holder(self, int index):
-        """The process that took a lock last, for people to read; 0 if nobody did."""
+        """Return the process that took a lock last, for people to read; 0 if none did."""
         self._check_index(index)
         return shared_lock_holder(self._page, index)
 
@@ -320,6 +320,6 @@ cdef class SharedPage:
             shared_word_wait(&self._page.wakeup, word, timeout_ns)
 
     def wake(self):
-        """Wake whoever sleeps, in all processes."""
+        """Wake the sleeping readers of all processes."""
         self._check_counter(0)
         shared_word_wake(&self._page.wakeup)

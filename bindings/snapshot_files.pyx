@@ -1,6 +1,5 @@
 # cython: language_level=3
-"""The `.snapshot` files of a log's directory, each named after the offset up to which it tells of
-the producers.
+"""The `.snapshot` files of a log's directory, each named after the offset at which it is true.
 """
 
 import errno
@@ -16,7 +15,7 @@ from eoslog.native.snapshot cimport (
 )
 from eoslog.native.status cimport STATUS_OK, Fault
 
-# To be matched whole: no line feed behind it, no digits of another script.
+# To be matched whole: no line feed after it, no digits of another script.
 SEGMENT_NAME = re.compile(r"([0-9]{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20})\.snapshot")
 
@@ -46,7 +45,7 @@ def remove_stray_snapshots(directory, log_end_offset):
 
 
 def read_snapshot(path):
-    """The bytes of a snapshot, and of a longer file one more than its count says; none where
+    """Return the bytes of a snapshot, of a longer file one more than its count needs; none where
     something else is in its place. Raises OSError.
     """
     cdef bytes head
@@ -64,9 +63,7 @@ def read_snapshot(path):
 
 
 def remove_spoiled_snapshots(directory):
-    """The newest one that is left is whole: nobody takes what a power cut spoiled for the copy that
-    remembers the producers.
-    """
+    """Remove the snapshots that a power cut spoiled, until the newest one is whole."""
     for offset in reversed(snapshot_offsets(directory)):
         path = snapshot_path(directory, offset)
         if _is_whole(read_snapshot(path)):

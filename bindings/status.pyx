@@ -55,7 +55,7 @@ _COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 cdef str compression_name(int attributes):
-    """Kafka's name of the compression type that a batch's attributes say."""
+    """Return Kafka's name of the compression type in a batch's attributes."""
     cdef int code = attributes & ATTRIBUTE_COMPRESSION_MASK
     return _COMPRESSION_TYPES[code] if code < len(_COMPRESSION_TYPES) else f"unknown({code})"
 

@@ -19,7 +19,7 @@ cdef class StoreWideLock:
     """A lock that may be held for long; a thread may take it more than once.
 
     Without a shared page there is one process, and its threads are all there are. `holder_died` is
-    set when a holder died with it, until whoever puts things right resets it.
+    set when a holder died with it, until the process that recovers resets it.
     """
 
     cdef public bint holder_died

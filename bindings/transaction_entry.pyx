@@ -217,7 +217,7 @@ cdef class TransactionEntry(KnownTransaction):
             Py_ssize_t next_producer_id=NO_PRODUCER_ID):
         """Commit or abort, as a client asks for it; (producer id, epoch) of its next transaction.
 
-        What was decided is tried to be completed; `completion_error` tells if that failed. A
+        It then tries to complete the decision; `completion_error` is set if that failed. A
         repeated call gets the answer of the first. Raises ProducerIdNeeded before anything is
         written; InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError;
         ConcurrentTransactionsError for a repeated call while complete() has not succeeded.
@@ -235,7 +235,7 @@ cdef class TransactionEntry(KnownTransaction):
     def fence(self, Py_ssize_t next_producer_id=NO_PRODUCER_ID):
         """Abort the open transaction without its client, whose epoch is then too old.
 
-        `completion_error` tells if the abort could not be completed. Raises ProducerIdNeeded, or
+        `completion_error` is set if the abort could not be completed. Raises ProducerIdNeeded, or
         IllegalStateError if no transaction is open.
         """
         if self._txn.state.status != TRANSACTION_ONGOING:

@@ -91,7 +91,7 @@ cdef str topic_of(const TransactionPart* part, str path):
 
 
 cdef bytes owner_of(const TransactionState* state):
-    """The slot of the process whose producer has the id; None: nobody."""
+    """Return the slot of the process whose producer has the id; None if there is none."""
     if not state_has_owner(state):
         return None
     return PyBytes_FromStringAndSize(<const char*>state.owner, OWNER_BYTES)

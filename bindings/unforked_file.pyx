@@ -2,7 +2,7 @@
 """Files that others are kept out of by locks: open in this process, and in no child of it.
 
 A descriptor belongs to an object of C, which closes it with itself at the latest, whatever an
-interrupt keeps Python from doing: one that was left behind would keep the others out for as long as
+interrupt keeps Python from doing: one that leaked would keep the others out for as long as
 the process lives. A child that outlived its parent would keep the parent's locks: so it closes its
 copies at once, and no fork happens between the opening of such a file and the note that it is open.
 """
@@ -32,7 +32,7 @@ cdef extern from "<fcntl.h>" nogil:
 cdef set _open = set()
 # How often this process's line was forked: what was opened before is the parent's.
 cdef int _forks = 0
-# Held while a file is opened, and by whoever forks.
+# Held while a file is opened, and during a fork.
 _guard = threading.RLock()
 
 
