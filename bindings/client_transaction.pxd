@@ -19,7 +19,6 @@ cdef class ClientTransaction:
     cdef EntryLock _entry_lock               # None: its lock is another one.
     cdef object _plain_lock
     cdef object _entry_owner                 # Its `fenced_because` names what took the entry over.
-    cdef object _signal                      # Wakes readers.
     cdef readonly object state_partition     # The coordinator's own; changes with each transaction.
     cdef list _others                        # Partitions written to other than by send().
     cdef public int64_t timeout_ms           # How old the open transaction may become.

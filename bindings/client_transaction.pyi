@@ -29,7 +29,6 @@ class ClientTransaction:
         entry: object,
         owner: object,
         state_partition: object,
-        signal: object,
         producer_id: int,
         producer_epoch: int,
     ) -> None: ...

@@ -34,7 +34,6 @@ cdef class ClientTransaction:
         self._entry_lock = None
         self._plain_lock = None
         self._entry_owner = None
-        self._signal = None
         self.state_partition = None
         self._others = []
         self.timeout_ms = NEVER_MS
@@ -164,7 +163,6 @@ cdef class ClientTransaction:
         for partition in others:
             partition.note_append()
         self.state_partition.note_append()
-        self._signal.appended()
 
     def ended_without(self):
         """The transaction ended, and the coordinator never heard of it."""
@@ -187,15 +185,13 @@ cdef class ClientTransaction:
         self._committing = committing
         self.accumulator._takes_records = False
 
-    def set_entry(self, entry, owner, state_partition, signal, int64_t producer_id,
-                  int producer_epoch):
+    def set_entry(self, entry, owner, state_partition, int64_t producer_id, int producer_epoch):
         """The coordinator's entry, who has it, and the numbers of the first transaction."""
         self._entry = entry
         self._plain_lock = entry.lock
         self._entry_lock = self._plain_lock if isinstance(self._plain_lock, EntryLock) else None
         self._entry_owner = owner
         self.state_partition = state_partition
-        self._signal = signal
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
 

@@ -105,17 +105,17 @@ class TailWaiter:
     def _run(self) -> None:
         while not self._stopped:
             self._bell.get()
-            with self._signal.sleeper() as sleeper:
-                while not self._stopped:
-                    sleeper.look()
-                    for waiter in list(self._waiters):
-                        # A woken task removes itself in its loop. Until then it asks for no
-                        # wake-up: each costs a writer time.
-                        if not waiter.is_told and not self._look_for(waiter):
-                            self._waiters.discard(waiter)
-                    if not self._waiters:
-                        break  # The next task rings.
-                    sleeper.sleep(LOOK_AGAIN_S)
+            sleeper = self._signal.sleeper()
+            while not self._stopped:
+                sleeper.look()
+                for waiter in list(self._waiters):
+                    # A woken task removes itself in its loop. Until then it asks for no wake-up:
+                    # each costs a writer time.
+                    if not waiter.is_told and not self._look_for(waiter):
+                        self._waiters.discard(waiter)
+                if not self._waiters:
+                    break  # The next task rings.
+                sleeper.sleep(LOOK_AGAIN_S)
 
     def _look_for(self, waiter: _Waiter) -> bool:
         """Wake the task if it is ready; return False if its event loop is closed."""

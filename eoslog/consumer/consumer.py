@@ -666,7 +666,7 @@ class Consumer:
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
         shared = self._engine.signal.shared
-        if self._subscription is not None or shared is None or not self._positions.is_one():
+        if self._subscription is not None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
         self._positions.keep()

@@ -181,9 +181,6 @@ class ConsumerPositions:
         May return early. Raises LogClosedError for a partition that is closed.
         """
         partitions, positions = self.partitions, self.begun()
-        if signal.shared is None:
-            signal.wait(partitions.values(), self.anything_to_read, timeout_s)
-            return
         wait_for_more(
             signal.shared,
             [partitions[where].log for where in positions],

@@ -34,7 +34,7 @@ from eoslog.storage.damage import UNREADABLE
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
-from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 # In the page that processes share: the lock of partition 0's groups; that of the others follow it.
 # They come after all other locks there, and before those of one process.

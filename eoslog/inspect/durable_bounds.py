@@ -18,11 +18,10 @@ from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.common.config import INT64_MAX
 from eoslog.common.json_text import fields_read_of, loads_json
-from eoslog.common.kafka_uuid import id_bytes
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.fs.identity_files import read_partition_metadata
+from eoslog.fs.identity_files import id_bytes, read_partition_metadata
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.group_offsets_state import GroupOffsetsState
@@ -37,7 +36,7 @@ from eoslog.staging.staged_job import (
 from eoslog.staging.staged_names import run_path
 from eoslog.staging.staged_spans import JobSpan
 from eoslog.storage.topic_registry import partition_directories
-from eoslog.transactions.compacted_partition import (
+from eoslog.transactions.state_key import (
     APPLICATION,
     RECENT_JOBS,
     TYPE_BYTES,

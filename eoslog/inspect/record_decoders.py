@@ -24,7 +24,7 @@ from eoslog.bindings.transaction_record import STATE_NAMES
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.errors import CorruptRecordError
-from eoslog.transactions.compacted_partition import PRODUCER_ID_BLOCK
+from eoslog.transactions.state_key import PRODUCER_ID_BLOCK
 
 UNKNOWN_TYPE = "Unknown record type "
 

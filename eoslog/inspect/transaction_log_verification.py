@@ -21,7 +21,9 @@ from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.transactions.compacted_partition import (
+from eoslog.transactions.compacted_partition import records_from
+from eoslog.transactions.named_producers import NamedIdentity
+from eoslog.transactions.state_key import (
     APPLICATION,
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
@@ -29,11 +31,9 @@ from eoslog.transactions.compacted_partition import (
     TYPE_BYTES,
     is_transaction_key,
     name_of,
-    records_from,
     transactional_id_of,
     type_of,
 )
-from eoslog.transactions.named_producers import NamedIdentity
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

@@ -139,7 +139,7 @@ class StagedTransactionManager(TransactionStates):
         except EoslogError as error:
             self.break_(error, Request.INIT)
         self._owner = owner
-        self.set_entry(self.staged, owner, state_partition, self._engine.signal, -1, -1)
+        self.set_entry(self.staged, owner, state_partition, -1, -1)
         self.move(ClientState.READY)
 
     def check_owner(self) -> None:

@@ -78,7 +78,6 @@ class TransactionManager(TransactionStates):
             found.entry,
             owner,
             state_partition,
-            self._engine.signal,
             found.producer_id,
             found.producer_epoch,
         )
@@ -179,7 +178,6 @@ class TransactionManager(TransactionStates):
         except EoslogError as error:
             self.break_(error, Request.PRODUCE)
         partition.note_append()
-        self._engine.signal.appended()
         return result
 
     def append_buffers(self, buffers: list[PartitionBuffer]) -> None:
@@ -199,7 +197,6 @@ class TransactionManager(TransactionStates):
         for buffer in buffers:
             if isinstance(buffer.owner, Partition):
                 buffer.owner.note_append()
-        self._engine.signal.appended()
 
     def open_buffer(self, buffer: PartitionBuffer) -> None:
         """Set what an entry writes to, and the partition."""

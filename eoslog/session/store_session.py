@@ -21,14 +21,12 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from eoslog.bindings.shared_page import (
     COUNTER_ARRIVALS,
-    LOCK_TIMEOUT_S,
     SESSION_BYTES,
     SharedPage,
 )
@@ -103,18 +101,6 @@ class SessionFile:
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
         return found
-
-
-def held_in_all(
-    shared: SharedPage | None, index: int, timeout_s: float = LOCK_TIMEOUT_S
-) -> AbstractContextManager[bool]:
-    """Return a block with a lock of the session's page held; it gives whether the last holder died
-    with it.
-
-    Raises StoreInUseError, which names the holder, when the time is over. Threads of this process
-    keep each other out too, but only where there is a page.
-    """
-    return nullcontext(False) if shared is None else shared.held(index, timeout_s)
 
 
 class StoreSession:

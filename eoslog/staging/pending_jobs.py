@@ -84,13 +84,10 @@ class UndoneJobs:
 
     The page that processes share has a flag for them, made of two counters. It is set before a
     job's first partition is held, and reset when no job is undone; both under the lock of staged
-    jobs. The next holder of that lock that finds the flag set looks for jobs of others. Without a
-    shared page there is no other process, and the flag is never set.
+    jobs. The next holder of that lock that finds the flag set looks for jobs of others.
     """
 
-    def __init__(
-        self, staging_path: Path, state_log: CompactedLog, shared: SharedPage | None
-    ) -> None:
+    def __init__(self, staging_path: Path, state_log: CompactedLog, shared: SharedPage) -> None:
         self._staging_path = staging_path
         self._state_log = state_log
         self._shared = shared
@@ -98,20 +95,18 @@ class UndoneJobs:
     @property
     def any(self) -> bool:
         """True if there may be undone jobs of any process."""
-        if self._shared is None:
-            return False
         # In this order the flag may look set while it is set and reset, but never reset.
         settled = self._shared.counter(COUNTER_STAGED_SETTLED)
         return self._shared.counter(COUNTER_STAGED_BEGUN) != settled
 
     def begin(self) -> None:
         """Set the flag. The caller holds the lock."""
-        if self._shared is not None and not self.any:
+        if not self.any:
             self._shared.raise_counter(COUNTER_STAGED_BEGUN)
 
     def settle(self) -> None:
         """Reset the flag. The caller holds the lock."""
-        if self._shared is not None and self.any:
+        if self.any:
             self._shared.raise_counter(COUNTER_STAGED_SETTLED)
 
     def prepared(self) -> Iterator[ApplicationRecord]:

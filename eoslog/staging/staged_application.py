@@ -15,7 +15,8 @@ from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staging.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staging.staged_source import VersionCount, VersionSource, counted_by
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION, State
+from eoslog.transactions.compacted_partition import State
+from eoslog.transactions.state_key import APPLICATION
 
 NO_VERSION = -1
 PREPARED = "prepared"

@@ -64,7 +64,7 @@ from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION
+from eoslog.transactions.state_key import APPLICATION
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
 
 # A job of another process may take minutes.

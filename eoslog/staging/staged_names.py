@@ -15,7 +15,7 @@ import re
 import uuid
 from pathlib import Path
 
-from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 # Beside the applications' directories, and the name of none of them.
 TRASH_DIRECTORY = "~trash"

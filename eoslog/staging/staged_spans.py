@@ -19,7 +19,7 @@ from eoslog.staging.staged_adoption import FindPartition, HeldPartitions
 from eoslog.staging.staged_job import StagedJob
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import RECENT_JOBS
+from eoslog.transactions.state_key import RECENT_JOBS
 
 # Beyond it even new jobs are taken together: the record is written with each job.
 SPANS_BYTES_MAX = 128 << 10

@@ -7,8 +7,8 @@ from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.durability import Durability
-from eoslog.common.kafka_uuid import id_bytes
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
@@ -38,8 +38,8 @@ class LogOpener:
         durability: Durability,
         signal: AppendSignal,
         *,
-        session: bytes | None,
-        shared: SharedPage | None,
+        session: bytes,
+        shared: SharedPage,
     ) -> None:
         self._paths = paths
         self._checkpoints = checkpoints
@@ -93,7 +93,7 @@ class LogOpener:
             self._signal,
             producers_cached_max=self._config["eoslog.producers.cached.max"],
             write_start=partial(self._checkpoints.raise_start, where),
-            shared_spares=None if self._shared is None else self._paths.spare(where),
+            shared_spares=self._paths.spare(where),
         )
         # By the page of an earlier session, and by a checkpoint, which may be older.
         partition.note_lost_end(max(log.synced_before, recovery_point))

@@ -11,7 +11,6 @@ of its partitions stays when another writes of its own.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +58,7 @@ def last_offsets(partition: Partition) -> LastOffsets:
 class OffsetCheckpoints:
     """Recovery points, log start offsets and high watermarks of all partitions."""
 
-    def __init__(self, store_path: Path, shared: SharedPage | None = None) -> None:
+    def __init__(self, store_path: Path, shared: SharedPage) -> None:
         self._path = store_path
         self._shared = shared
         self._lock = ThreadLock()
@@ -119,7 +118,7 @@ class OffsetCheckpoints:
         No other process writes between the look and the writing: what was found later is not
         replaced by what was found before.
         """
-        with self._replacing():
+        with self._shared.held(LOCK_CHECKPOINTS):
             known = look()
             with self._lock:
                 self._load()
@@ -139,7 +138,7 @@ class OffsetCheckpoints:
         Raises as `write`; the old checkpoint then stands. No other process writes between the look
         and the writing, nor forgets the partition.
         """
-        with self._replacing():
+        with self._shared.held(LOCK_CHECKPOINTS):
             start = look()
             with self._lock:
                 self._load()
@@ -154,7 +153,7 @@ class OffsetCheckpoints:
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave partitions out that are being deleted; durable on return."""
-        with self._replacing(), self._lock:
+        with self._shared.held(LOCK_CHECKPOINTS), self._lock:
             self._load()
             changed = []
             for name, offsets in self._offsets.items():
@@ -164,9 +163,6 @@ class OffsetCheckpoints:
                 if len(offsets) < held:
                     changed.append(name)
             self._replace(changed, sync=True)
-
-    def _replacing(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._shared is None else self._shared.held(LOCK_CHECKPOINTS)
 
     def _replace(self, names: Iterable[str], *, sync: bool) -> None:
         try:
@@ -185,7 +181,7 @@ class OffsetCheckpoints:
             if name not in self._offsets:
                 self._identities[name] = self._identity(name)
                 self._offsets[name] = self._read(name)
-            elif self._shared is not None:
+            else:
                 identity = self._identity(name)
                 if identity is not None and identity != self._identities[name]:
                     self._identities[name] = identity

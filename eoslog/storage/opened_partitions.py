@@ -18,7 +18,6 @@ from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.durability import Durability
-from eoslog.common.kafka_uuid import id_bytes
 from eoslog.common.topic_name import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -28,7 +27,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
-from eoslog.fs.identity_files import PARTITION_METADATA
+from eoslog.fs.identity_files import PARTITION_METADATA, id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
@@ -78,11 +77,11 @@ class OpenedPartitions:
         signal: AppendSignal,
         found_ids: FoundProducerIds,
         *,
-        session: bytes | None = None,
-        shared: SharedPage | None = None,
+        session: bytes,
+        shared: SharedPage,
         check_files: Callable[[], None] = nothing_to_check,
     ) -> None:
-        """With `session`, its id, and `shared` other processes may have the store open too.
+        """`session` is the session's id, `shared` the page of its processes.
 
         `check_files` raises where the store's files are not those that were opened any more.
         """
@@ -357,8 +356,7 @@ class OpenedPartitions:
 
     def _follow_topics(self) -> None:
         """Let go of the partitions that another process deleted. Cheap where no topic changed."""
-        shared = self._shared
-        if shared is not None and shared.counter(COUNTER_TOPICS) != self._topics_count:
+        if self._shared.counter(COUNTER_TOPICS) != self._topics_count:
             self._let_go_of_deleted()
 
     def _let_go_of_earlier(self, topic: TopicDescription, where: TopicPartition) -> None:
@@ -376,8 +374,6 @@ class OpenedPartitions:
         self._opened.pop(where, None)
 
     def _let_go_of_deleted(self) -> None:
-        if self._shared is None:
-            return
         with self._lock:
             # First: what changes from here on is seen with the next look.
             count = self._shared.counter(COUNTER_TOPICS)
@@ -452,8 +448,6 @@ class OpenedPartitions:
 
     def _states_of_session(self) -> list[tuple[TopicPartition, ControlState]]:
         """Return the states of what any process opened in this session, and is not open here."""
-        if self._session is None:
-            return []
         # What is open here of a topic that was deleted must not hide what is open of a new one.
         self._follow_topics()
         pages = partitions_with_pages(self._paths)
@@ -462,8 +456,6 @@ class OpenedPartitions:
 
     def _state_of_session(self, where: TopicPartition) -> ControlState | None:
         """Return the partition's page, if it was opened in this session."""
-        if self._session is None:
-            return None
         state = page_of(self._paths, where)
         if state is None or state.session != self._session or not state.ready:
             return None
@@ -593,10 +585,9 @@ class OpenedPartitions:
 
     def _directory_locked(self, where: TopicPartition) -> AbstractContextManager[object]:
         """Return the same for other processes, in an `_opening` block."""
-        if self._shared is not None:
-            # A missing directory is reported by what looks for it next.
-            with suppress(FileNotFoundError):
-                return directory_locked(self._paths.partition(where))
+        # A missing directory is reported by what looks for it next.
+        with suppress(FileNotFoundError):
+            return directory_locked(self._paths.partition(where))
         return nullcontext()
 
     def _was_deleted(self, topic: TopicDescription) -> bool:

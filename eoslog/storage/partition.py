@@ -414,12 +414,11 @@ class Partition:
         self.note_append()
         if self.durability == "always":
             self.sync_up_to(result.last_offset + 1)
-        self._signal.appended()
 
     @property
     def is_plain(self) -> bool:
         """True if an append to the log is all there is to it, but for `note_append`."""
-        return self.durability != "always" and self._signal.shared is not None
+        return self.durability != "always"
 
     def note_append(self) -> None:
         """The log was appended to by a way around this object: its checkpoint is due some time."""

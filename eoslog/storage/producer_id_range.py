@@ -26,41 +26,30 @@ def is_of_staged_job(where: TopicPartition, producer_id: int) -> bool:
 
 
 class FoundProducerIds:
-    """The highest producer id that was found in the logs of a store, by any of its processes.
+    """The highest producer id that was found in the logs of a store, by any of its processes."""
 
-    `shared` is the page of these processes; None: there is only this one.
-    """
-
-    def __init__(self, shared: SharedPage | None) -> None:
+    def __init__(self, shared: SharedPage) -> None:
         self._shared = shared
-        self._upper_bound = 0
         self._all_found = False
 
     def note(self, producer_id: int) -> None:
         """A log has this id. Takes no lock."""
-        if not FIRST_PRODUCER_ID <= producer_id < STAGED_PRODUCER_ID_MIN:
-            return
-        if self._shared is None:
-            self._upper_bound = max(self._upper_bound, producer_id + 1)
-        else:
+        if FIRST_PRODUCER_ID <= producer_id < STAGED_PRODUCER_ID_MIN:
             self._shared.lift_counter(COUNTER_PRODUCER_IDS, producer_id + 1)
 
     @property
     def upper_bound(self) -> int:
         """Above all ids that were noted; 0 if there are none. Takes no lock."""
-        if self._shared is None:
-            return self._upper_bound
         return self._shared.counter(COUNTER_PRODUCER_IDS)
 
     @property
     def all_found(self) -> bool:
         """True once a process of the session has looked at all logs."""
-        if not self._all_found and self._shared is not None:
+        if not self._all_found:
             self._all_found = self._shared.counter(COUNTER_PRODUCER_IDS_FOUND) > 0
         return self._all_found
 
     def note_all_found(self) -> None:
         """Note that all logs were looked at; a log that is opened from now on is noted then."""
         self._all_found = True
-        if self._shared is not None:
-            self._shared.raise_counter(COUNTER_PRODUCER_IDS_FOUND)
+        self._shared.raise_counter(COUNTER_PRODUCER_IDS_FOUND)

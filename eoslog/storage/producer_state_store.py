@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from eoslog.common.kafka_uuid import id_bytes
+from eoslog.fs.identity_files import id_bytes
 from eoslog.storage.lmdb_environment import CorruptRowError, LmdbEnvironment
 from eoslog.storage.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
 

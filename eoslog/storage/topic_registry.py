@@ -11,7 +11,7 @@ topics' settings are then the defaults again.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,6 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS, parse_topic_config
 from eoslog.common.json_text import loads_json
-from eoslog.common.kafka_uuid import id_bytes, new_id
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -35,7 +34,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_lock import file_locked
-from eoslog.fs.identity_files import read_partition_metadata
+from eoslog.fs.identity_files import id_bytes, new_id, read_partition_metadata
 
 FILE_NAME = "topics.json"
 CHANGES_FILE_NAME = "topics.lock"
@@ -109,16 +108,10 @@ def nothing_to_check() -> None:
 
 
 class TopicRegistry:
-    """The topics by name. Every change is durable on return; a look takes no lock.
-
-    With `shared` other processes of the store change them too.
-    """
+    """The topics by name. Every change is durable on return; a look takes no lock."""
 
     def __init__(
-        self,
-        state_path: Path,
-        topics: dict[str, TopicDescription],
-        shared: SharedPage | None = None,
+        self, state_path: Path, topics: dict[str, TopicDescription], shared: SharedPage
     ) -> None:
         self._path = state_path / FILE_NAME
         self._changes_path = state_path / CHANGES_FILE_NAME
@@ -134,9 +127,7 @@ class TopicRegistry:
         self._generation = 0
 
     @classmethod
-    def load(
-        cls, store_path: Path, state_path: Path, shared: SharedPage | None = None
-    ) -> "TopicRegistry":
+    def load(cls, store_path: Path, state_path: Path, shared: SharedPage) -> "TopicRegistry":
         """Read the file, or make it from the directories if it is missing.
 
         Raises CorruptRecordError if it is not what was written, StoreVersionError if a newer
@@ -202,8 +193,6 @@ class TopicRegistry:
 
     def _changes_locked(self, *, wait: bool) -> AbstractContextManager[bool]:
         self.check_files()  # Before the lock's file is made there.
-        if self._shared is None:
-            return nullcontext(True)
         return file_locked(self._changes_path, wait=wait)
 
     def add(self, topic: TopicDescription) -> None:
@@ -254,23 +243,22 @@ class TopicRegistry:
         """Read the file if it was replaced, even by a process that died, or was interrupted, before
         it could raise the counter: this one raises it then.
         """
-        if self._shared is not None and self._identity != self._identity_of_file():
+        if self._identity != self._identity_of_file():
             if self._shared.counter(COUNTER_TOPICS) == self._count:
                 self._shared.raise_counter(COUNTER_TOPICS)
             with self._lock:
-                self._read_again(self._shared)
+                self._read_again()
 
     def _known(self) -> dict[str, TopicDescription]:
-        shared = self._shared
-        if shared is not None and shared.counter(COUNTER_TOPICS) != self._count:
+        if self._shared.counter(COUNTER_TOPICS) != self._count:
             with self._lock:
-                self._read_again(shared)
+                self._read_again()
         return self._topics
 
-    def _read_again(self, shared: SharedPage) -> None:
+    def _read_again(self) -> None:
         """Read the file; the caller holds the lock."""
         # The count and the identity first: what changes from here on is read by the next look.
-        count, identity = shared.counter(COUNTER_TOPICS), self._identity_of_file()
+        count, identity = self._shared.counter(COUNTER_TOPICS), self._identity_of_file()
         content = read_if_there(self._path)
         if content is not None:
             before = self._topics
@@ -292,18 +280,15 @@ class TopicRegistry:
 
     def _changing(self) -> LockBlock[None]:
         """Return a block in which this thread alone, of all processes, changes the file."""
-        shared = self._shared
 
         def prepare(holder_died: bool, *_: object) -> None:
             self.check_files()
-            if shared is not None:
-                if holder_died:
-                    shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
-                if shared.counter(COUNTER_TOPICS) != self._count:
-                    self._read_again(shared)
+            if holder_died:
+                self._shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
+            if self._shared.counter(COUNTER_TOPICS) != self._count:
+                self._read_again()
 
-        held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
-        return LockBlock(held, self._lock, prepare=prepare)
+        return LockBlock(self._shared.held(LOCK_TOPICS), self._lock, prepare=prepare)
 
     def _replace(self, topics: dict[str, TopicDescription]) -> None:
         entries = {name: _entry(topic) for name, topic in sorted(topics.items())}
@@ -311,9 +296,8 @@ class TopicRegistry:
         write_atomically(self._path, json.dumps(document, indent=1).encode())
         self._topics = topics
         self._generation += 1
-        if self._shared is not None:
-            self._identity = self._identity_of_file()
-            self._count = self._shared.raise_counter(COUNTER_TOPICS)
+        self._identity = self._identity_of_file()
+        self._count = self._shared.raise_counter(COUNTER_TOPICS)
 
 
 def read_topics(state_path: Path) -> dict[str, TopicDescription] | None:

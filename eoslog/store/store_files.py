@@ -130,7 +130,6 @@ class StoreFiles:
             self.state_log,
             self.producer_ids,
             self.partitions,
-            self.signal,
             durable=durable,
             timeout_max_ms=self.config["transaction.max.timeout.ms"],
             slots=slots,

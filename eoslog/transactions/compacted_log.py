@@ -39,18 +39,20 @@ from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.transactions.compacted_partition import (
-    DURABILITY,
-    PRODUCER_ID_BLOCK,
     RECORD_VERSION,
-    TRANSACTION,
     CompactedPartition,
     State,
     StateRecord,
     WatchedKey,
     decisions_from,
     is_undecided,
-    name_of,
     own_keys,
+)
+from eoslog.transactions.state_key import (
+    DURABILITY,
+    PRODUCER_ID_BLOCK,
+    TRANSACTION,
+    name_of,
     state_key,
     state_partition_of,
     transaction_key,

@@ -39,8 +39,9 @@ from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedE
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import NAMED_PRODUCER, State, WatchedKey, state_key
+from eoslog.transactions.compacted_partition import State, WatchedKey
 from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.state_key import NAMED_PRODUCER, state_key
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_SINCE_MAX = 3 << 29

@@ -24,7 +24,7 @@ from eoslog.storage.producer_id_range import (
     FoundProducerIds,
 )
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import PRODUCER_ID_BLOCK
+from eoslog.transactions.state_key import PRODUCER_ID_BLOCK
 
 BLOCK_IDS = 1000
 EPOCH_EXHAUSTED = 32_766  # The last epoch of a producer; one more fences it.

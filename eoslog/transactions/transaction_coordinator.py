@@ -44,7 +44,6 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
@@ -83,7 +82,6 @@ class TransactionCoordinator:
         state_log: CompactedLog,
         producer_ids: ProducerIds,
         partitions: OpenedPartitions,
-        signal: AppendSignal,
         *,
         durable: bool,
         timeout_max_ms: int,
@@ -100,7 +98,6 @@ class TransactionCoordinator:
         self.end_unknown: Callable[[], None] = lambda: None
         self._producer_ids = producer_ids
         self._partitions = partitions
-        self._signal = signal
         self._timeout_max_ms = timeout_max_ms
         # Ids that took a new producer id in this life of the store; None if none needs to.
         self._renewed: set[str] | None = None
@@ -271,12 +268,11 @@ class TransactionCoordinator:
         found.producer_state.reattach()
 
     def appended(self, partitions: Touched) -> None:
-        """Report that an entry appended to these partitions, to readers and the checkpointer."""
+        """Report to the checkpointer that an entry appended to these partitions."""
         for where in partitions:
             found = self._partitions.if_open(TopicPartition(*where))
             if found is not None:
                 found.note_append()
-        self._signal.appended()
 
     def release(self, entry: TransactionEntry, owner: TransactionOwner) -> None:
         """Note that the owner is closed. What it left undecided stays as it is."""

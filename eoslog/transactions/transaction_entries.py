@@ -29,12 +29,8 @@ from eoslog.errors import (
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import (
-    DURABILITY,
-    StateRecord,
-    state_partition_of,
-    transaction_key,
-)
+from eoslog.transactions.compacted_partition import StateRecord
+from eoslog.transactions.state_key import DURABILITY, state_partition_of, transaction_key
 from eoslog.transactions.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)

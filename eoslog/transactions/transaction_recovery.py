@@ -44,8 +44,8 @@ from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import state_partition_of
 from eoslog.transactions.producer_ids import EPOCH_MAX
+from eoslog.transactions.state_key import state_partition_of
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import (
     EPOCH_BUMPING_VERSION,

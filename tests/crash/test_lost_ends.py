@@ -12,8 +12,7 @@ from kills import die, in_child
 
 import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
-from eoslog.common.kafka_uuid import id_bytes
-from eoslog.fs.identity_files import read_partition_metadata
+from eoslog.fs.identity_files import id_bytes, read_partition_metadata
 from eoslog.storage.partition import Partition
 from eoslog.store.store import parts_of
 

@@ -28,7 +28,7 @@ from eoslog.groups.group_records import OffsetKey
 from eoslog.staging import staged_adoption
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 pytestmark = pytest.mark.crash
 

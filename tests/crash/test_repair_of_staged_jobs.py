@@ -19,7 +19,7 @@ from eoslog.session.store_paths import StorePaths
 from eoslog.staging import pending_jobs, staged_job
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, span_of_bounds
-from eoslog.transactions.compacted_partition import RECENT_JOBS, state_key
+from eoslog.transactions.state_key import RECENT_JOBS, state_key
 
 pytestmark = pytest.mark.crash
 

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from eoslog.bindings.record_batch import BatchEncoder, crc32c, decode_records, iter_batches
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_record import (
     decode_transaction_value,
     encode_transaction_value,
@@ -292,7 +293,8 @@ def partition_metadata(data: bytes) -> None:
 @target()
 def topics_file(data: bytes) -> None:
     path = written("topics/topics.json", data).parent
-    found = TopicRegistry.load(path, path)
+    shared = SharedPage(str(path / "shared"), bytes(16), create=True)
+    found = TopicRegistry.load(path, path, shared)
     for topic in found.all():
         # A name is a part of a path.
         assert topic.name not in (".", "..") and "/" not in topic.name and "\0" not in topic.name

@@ -11,11 +11,8 @@ from typing import Any
 from eoslog.storage.producer_state_store import checked
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import _record_of_index
-from eoslog.transactions.compacted_partition import (
-    is_transaction_key,
-    records_from,
-    transactional_id_of,
-)
+from eoslog.transactions.compacted_partition import records_from
+from eoslog.transactions.state_key import is_transaction_key, transactional_id_of
 
 
 class IndexWatch:

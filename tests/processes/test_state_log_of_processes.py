@@ -25,17 +25,17 @@ from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import (
+from eoslog.transactions.compacted_partition import CompactedPartition
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
+from eoslog.transactions.state_key import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
-    CompactedPartition,
     is_transaction_key,
     state_key,
     state_partition_of,
     transaction_key,
 )
-from eoslog.transactions.named_producers import NamedProducers
-from eoslog.transactions.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
 
 MADE_UP = 1999  # A type of ours that no part of the store reads.
 TOPIC = "t"

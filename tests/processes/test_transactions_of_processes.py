@@ -35,7 +35,7 @@ from eoslog.errors import (
     StoreInUseError,
 )
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import DURABILITY, state_key, transaction_key
+from eoslog.transactions.state_key import DURABILITY, state_key, transaction_key
 from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
 
 ID = "wanted"

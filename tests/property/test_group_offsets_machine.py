@@ -64,7 +64,7 @@ class NothingKept:
 
 
 def names_of_partition(count: int) -> list[str]:
-    from eoslog.transactions.compacted_partition import state_partition_of
+    from eoslog.transactions.state_key import state_partition_of
 
     names = (f"group-{number}" for number in range(10_000))
     return [name for name in names if state_partition_of(name) == NUMBER][:count]

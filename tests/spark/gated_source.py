@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from eoslog.spark.data_source import EoslogDataSource
 from eoslog.staging.staged_application import PREPARED
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION
+from eoslog.transactions.state_key import APPLICATION
 
 
 class GatedDataSource(DataSource):

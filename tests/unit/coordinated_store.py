@@ -14,7 +14,7 @@ from eoslog.bindings.transaction_entry import (
 )
 from eoslog.storage.partition import Partition
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 from eoslog.transactions.transaction_coordinator import (
     InitializedTransactions,
     TransactionCoordinator,

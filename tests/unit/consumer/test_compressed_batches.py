@@ -7,7 +7,7 @@ from reference_model import batch_codec as codec
 from eoslog import TopicPartition, errors
 from eoslog.bindings.record_batch import decode_records
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 EVERY_CODEC = pytest.mark.parametrize("number", CODECS, ids=CODECS.values())

@@ -16,8 +16,8 @@ from eoslog.producer.linger import LingerTimer
 from eoslog.session.append_signal import AppendSignal
 
 
-def test_a_signal_wakes_those_who_wait_and_only_when_ready():
-    signal, state, woken = AppendSignal(), [], []
+def test_a_signal_wakes_those_who_wait_and_only_when_ready(shared):
+    signal, state, woken = AppendSignal(shared), [], []
 
     def wait():
         woken.append(signal.wait([], lambda: len(state) == 2, 30))
@@ -29,26 +29,26 @@ def test_a_signal_wakes_those_who_wait_and_only_when_ready():
         time.sleep(0.05)
         assert woken == []
         state.append(number)
-        signal.appended()
+        signal.wake()
     for thread in threads:
         thread.join(30)
     assert woken == [True] * 3
 
 
-def test_a_wait_ends_with_its_time():
-    signal = AppendSignal()
+def test_a_wait_ends_with_its_time(shared):
+    signal = AppendSignal(shared)
     assert signal.wait([], lambda: False, 0.05) is False
     assert signal.wait([], lambda: True, 0) is True
 
 
-def test_an_append_between_look_and_wait_is_not_missed():
-    signal = AppendSignal()
+def test_an_append_between_look_and_wait_is_not_missed(shared):
+    signal = AppendSignal(shared)
     ready = threading.Event()
 
     def is_ready():
         if not ready.is_set():
             # The append happens while the waiter looks: too late for this look.
-            appender = threading.Thread(target=lambda: (ready.set(), signal.appended()))
+            appender = threading.Thread(target=lambda: (ready.set(), signal.wake()))
             appender.start()
             time.sleep(0.1)
             return False
@@ -93,7 +93,6 @@ def test_processes_are_woken_by_appends_they_want_and_by_no_others(shared):
     thread.start()
     eventually(lambda: looks)
     other.append()
-    signal.appended()
     time.sleep(0.1)
     # By itself it looks after each second, at the end of its sleep and before the next one.
     assert len(looks) <= 1 + 2 * (time.monotonic() - begun_s), "an append there wakes nobody"

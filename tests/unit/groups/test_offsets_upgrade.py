@@ -20,7 +20,7 @@ from eoslog.groups import group_offsets, offsets_upgrade
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION
+from eoslog.transactions.state_key import APPLICATION
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
 # offsets, one transaction with an offset, and one offset by hand; between the second and the third

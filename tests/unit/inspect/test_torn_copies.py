@@ -20,7 +20,7 @@ from eoslog.inspect.store_repair import TORN_ADVICE
 from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 from eoslog.storage import topic_registry
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 from eoslog.transactions.transaction_timeouts import expire_ids
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -46,7 +46,7 @@ from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION
+from eoslog.transactions.state_key import APPLICATION
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

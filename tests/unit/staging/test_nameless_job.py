@@ -9,7 +9,7 @@ from eoslog import TopicPartition
 from eoslog.staging.staged_names import is_nameless, new_nameless_job
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 
 def test_names_differ_and_are_known_as_such():

@@ -47,7 +47,7 @@ from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.partition import Partition
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION
+from eoslog.transactions.state_key import APPLICATION
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -32,7 +32,7 @@ from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import APPLICATION, state_partition_of
+from eoslog.transactions.state_key import APPLICATION, state_partition_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

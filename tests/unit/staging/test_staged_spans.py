@@ -23,7 +23,7 @@ from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import RECENT_JOBS
+from eoslog.transactions.state_key import RECENT_JOBS
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

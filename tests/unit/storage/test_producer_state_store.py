@@ -6,8 +6,8 @@ import lmdb
 import pytest
 
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
-from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import LogClosedError, StoreFullError
+from eoslog.fs.identity_files import new_id
 from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 TOPIC, OTHER = new_id(), new_id()

@@ -12,8 +12,8 @@ from forked import in_a_child
 from other_process import OtherProcess
 
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
-from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import ForkedProcessError
+from eoslog.fs.identity_files import new_id
 from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 TOPIC = new_id()

@@ -3,13 +3,14 @@
 import pytest
 
 from eoslog.bindings.record_batch import crc32c
-from eoslog.common.kafka_uuid import id_bytes, new_id
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.fs.identity_files import (
     MetaProperties,
+    id_bytes,
+    new_id,
     read_meta_properties,
     read_partition_metadata,
     write_meta_properties,

@@ -9,7 +9,7 @@ import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.storage import topic_registry
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 SEGMENT_BYTES = 16_384
 

@@ -255,8 +255,8 @@ def test_what_is_looked_at_is_written_before_anybody_else_writes(tmp_path, share
     assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 7}
 
 
-def test_without_other_processes_lost_files_come_back(tmp_path):
-    ours = OffsetCheckpoints(tmp_path)
+def test_lost_files_come_back(tmp_path, shared):
+    ours = OffsetCheckpoints(tmp_path, shared)
     ours.write({T0: LastOffsets(10, 1, 12, 10)})
     (tmp_path / RECOVERY_POINT).unlink()
     ours.write({U0: LastOffsets(20, 2, 22, 20)})

@@ -9,10 +9,10 @@ from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import _record_of_index
-from eoslog.transactions.compacted_partition import (
+from eoslog.transactions.compacted_partition import StateRecord
+from eoslog.transactions.state_key import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
-    StateRecord,
     state_key,
     state_partition_of,
     transaction_key,

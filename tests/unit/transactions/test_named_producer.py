@@ -19,8 +19,8 @@ from eoslog.errors import (
 from eoslog.store.retention import apply_retention
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
+from eoslog.transactions.state_key import NAMED_PRODUCER
 
 LONG = {"linger.ms": 3_600_000}
 WHERE = TopicPartition("t", 0)

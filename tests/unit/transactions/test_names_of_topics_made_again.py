@@ -11,8 +11,8 @@ import pytest
 from eoslog import TopicPartition
 from eoslog.producer.producer_identity import ProducerIdentity
 from eoslog.store.store import parts_of
-from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.state_key import NAMED_PRODUCER
 
 ROUNDS = 40
 VALUES = [b"%d" % number for number in range(5)]

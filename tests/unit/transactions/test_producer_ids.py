@@ -7,6 +7,7 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import StoreError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT
@@ -14,12 +15,8 @@ from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions.compacted_partition import (
-    PRODUCER_ID_BLOCK,
-    state_partition_of,
-    transaction_key,
-)
 from eoslog.transactions.producer_ids import BLOCK_IDS
+from eoslog.transactions.state_key import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 
 LAST_EPOCH = 32766
 
@@ -253,8 +250,8 @@ def test_a_partition_that_is_opened_later_ends_the_block_of_ids(store):
 
 
 @pytest.mark.parametrize("producer_id", [-1, 0, FIRST - 1, STAGED_PRODUCER_ID_MIN, 2**63 - 1])
-def test_ids_of_brokers_and_of_staged_files_do_not_count(producer_id):
-    found = FoundProducerIds(None)
+def test_ids_of_brokers_and_of_staged_files_do_not_count(tmp_path, producer_id):
+    found = FoundProducerIds(SharedPage(str(tmp_path / "shared"), bytes(16), create=True))
     found.note(producer_id)
     assert found.upper_bound == 0
     found.note(FIRST)

@@ -35,7 +35,7 @@ from eoslog.errors import (
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions.compacted_partition import (
+from eoslog.transactions.state_key import (
     DURABILITY,
     PRODUCER_ID_BLOCK,
     state_key,

@@ -23,7 +23,7 @@ from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store import store_files
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions.compacted_partition import APPLICATION, state_partition_of
+from eoslog.transactions.state_key import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))

@@ -16,7 +16,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = "broker"
