@@ -246,7 +246,7 @@ def test_a_tail_that_a_group_has_read(path):
     as_of_a_crash(path)
     log = logs(path)[-1]
     cut_log(log, last_position(log) + 20)
-    assert_refused(path, "the committed offset of group 'readers' says", "up to offset 44")
+    assert_refused(path, "the committed offset of group 'readers' shows", "up to offset 44")
 
 
 def test_a_tail_with_all_of_a_committed_transaction(stopped):

@@ -1,8 +1,8 @@
 """Which layer may know which: every import and cimport of the four folders is read.
 
-native/ knows itself and C; bindings/ knows native/, the errors and who a handler of a signal is;
-eoslog/ knows bindings/; spark/ knows the public names of eoslog/. A layer that reached past the
-next one would have to change with it.
+native/ knows itself and C; bindings/ knows native/ and the errors; eoslog/ knows bindings/; spark/
+knows the public names of eoslog/. A layer that reached past the next one would have to change with
+it.
 
 Inside native/ and inside bindings/ cimports form no cycle.
 
