@@ -30,7 +30,7 @@ from eoslog.consumer.consumer_subscription import (
     split_membership,
     wanted_topics,
 )
-from eoslog.consumer.consumer_turns import ConsumerTurns
+from eoslog.consumer.fetcher import Fetcher
 from eoslog.consumer.record_iterator import record_iterator
 from eoslog.errors import (
     EoslogError,
@@ -122,7 +122,7 @@ class Consumer:
             self._group, group_offsets, self._isolation_level, auto_offset_reset
         )
         self._call_lock = ThreadLock(waits=False)
-        self._turns = ConsumerTurns(
+        self._fetcher = Fetcher(
             self._positions, self._isolation_level, fetch_bytes_max, partition_bytes_max
         )
         self._subscription: ConsumerSubscription | None = None
@@ -577,7 +577,7 @@ class Consumer:
         records_max = min(records_max, INT64_MAX)
         deadline_s = self._deadline_s(timeout)
         while True:
-            records = self._fetched(self._turns.records, records_max)
+            records = self._fetched(self._fetcher.records, records_max)
             if records:
                 return records
             self._positions.forget_kept()  # Where a partition begins stands.
@@ -678,7 +678,7 @@ class Consumer:
     def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
         from eoslog.columns import arrow
 
-        found = self._turns.columns(bytes_max)
+        found = self._fetcher.columns(bytes_max)
         return None if found is None else arrow.record_batch(*found)
 
     def _wait(self, deadline_s: float) -> bool:

@@ -13,7 +13,7 @@ from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.errors import InvalidConfigError, InvalidTopicError
 from eoslog.groups.group_assignors import DEFAULT_STRATEGIES, parse_strategies
 from eoslog.groups.group_coordinator import GroupCoordinator
-from eoslog.groups.group_member import GroupMember, Partitions
+from eoslog.groups.group_membership import GroupMembership, Partitions
 
 # Called with the consumer, and the partitions.
 OnChange = Callable[[Any, list[TopicPartition]], object]
@@ -152,7 +152,7 @@ class ConsumerSubscription:
         # The consumer is not held: when nothing refers to it, it leaves its group.
         reader = _Reader(consumer, positions, call_lock, begin_to_read, weakref.ref(self))
         this = weakref.ref(self)
-        self.member = GroupMember(
+        self.member = GroupMembership(
             coordinator,
             group,
             reader,

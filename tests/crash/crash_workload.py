@@ -22,7 +22,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
 from eoslog.errors import InvalidTimestampError
-from eoslog.groups import group_member
+from eoslog.groups import group_membership
 from eoslog.staging import attempt_files, staged_adoption, staged_job
 from eoslog.storage.partition import Partition
 from eoslog.store.checkpointer import Checkpointer
@@ -87,7 +87,7 @@ def be_deterministic() -> None:
         module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
     # A member says that it lives when it joins, and not again if its process stood still meanwhile.
-    group_member.LOOK_AROUND_S = 3600.0
+    group_membership.LOOK_AROUND_S = 3600.0
 
 
 def one_after_another(calls: Iterable[Callable[[], Any]], _threads_max: int = 1) -> list[Any]:

@@ -24,11 +24,11 @@ pytestmark = pytest.mark.crash
 
 PARTITIONS, RECORDS = 4, 4
 FILES = (
-    "/eoslog/groups/group_member.py",
+    "/eoslog/groups/group_membership.py",
     "/eoslog/consumer/consumer_subscription.py",
     "/eoslog/consumer/consumer_positions.py",
     "/eoslog/consumer/consumer.py",
-    "/eoslog/consumer/consumer_turns.py",
+    "/eoslog/consumer/fetcher.py",
 )
 
 

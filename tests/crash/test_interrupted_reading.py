@@ -38,7 +38,7 @@ INTERRUPTED = {
 FILES = (
     "/eoslog/columns/arrow.py",
     "/eoslog/consumer/consumer.py",
-    "/eoslog/consumer/consumer_turns.py",
+    "/eoslog/consumer/fetcher.py",
     "/eoslog/consumer/record_iterator.py",
 )
 

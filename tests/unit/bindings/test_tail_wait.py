@@ -146,7 +146,7 @@ def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monk
 
     name = "eoslog.consumer.consumer_positions.next_records"
     monkeypatch.setattr(name, lambda *given: Interrupted(next_records(*given)))
-    monkeypatch.setattr(tail._turns, "records", lambda records_max: [])
+    monkeypatch.setattr(tail._fetcher, "records", lambda records_max: [])
     with pytest.raises(KeyboardInterrupt):
         tail.poll(timeout=LONG_S)
     monkeypatch.undo()

@@ -169,13 +169,13 @@ def test_a_seek_within_a_loop_is_followed(topic):
 @pytest.mark.parametrize("poll", ["poll", "poll_arrow"])
 def test_what_an_interrupt_kept_from_the_caller_is_not_committed(topic, monkeypatch, poll):
     consumer = reader(topic, partitions=[T0, T1])
-    whole = consumer._turns._to_the_back
+    whole = consumer._fetcher._to_the_back
 
     def interrupted(where):
         whole(where)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(consumer._turns, "_to_the_back", interrupted)
+    monkeypatch.setattr(consumer._fetcher, "_to_the_back", interrupted)
     with pytest.raises(KeyboardInterrupt):
         getattr(consumer, poll)(timeout=0)
     consumer.commit()

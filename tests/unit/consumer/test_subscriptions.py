@@ -26,7 +26,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.groups.group_member import GroupMember
+from eoslog.groups.group_membership import GroupMembership
 from eoslog.store.store import abandon, parts_of
 
 T = [TopicPartition("t", number) for number in range(4)]
@@ -964,7 +964,7 @@ def test_a_close_is_not_outrun_by_a_subscription_of_another_thread(topic, monkey
     consumer = topic.consumer(group="g")
     consumer.subscribe(["t"])
     consumer.poll(timeout=0)
-    leave, refused = GroupMember.leave, []
+    leave, refused = GroupMembership.leave, []
 
     def leave_while_another_thread_goes_on(member, *, report):
         leave(member, report=report)
@@ -978,7 +978,7 @@ def test_a_close_is_not_outrun_by_a_subscription_of_another_thread(topic, monkey
             refused.append(str(error))
         consumer.poll(timeout=0)
 
-    monkeypatch.setattr(GroupMember, "leave", leave_while_another_thread_goes_on)
+    monkeypatch.setattr(GroupMembership, "leave", leave_while_another_thread_goes_on)
     consumer.close()
     assert refused == ["the consumer is closed"]
     assert topic.describe_group("g").members == ()

@@ -52,14 +52,14 @@ def read_by_a_thread(store, monkeypatch):
     consumer = store.consumer(group="g")
     consumer.assign([T0])
     reads, go_on = threading.Event(), threading.Event()
-    fetch = consumer._turns.records
+    fetch = consumer._fetcher.records
 
     def waits(limit):
         reads.set()
         assert go_on.wait(60)
         return fetch(limit)
 
-    monkeypatch.setattr(consumer._turns, "records", waits)
+    monkeypatch.setattr(consumer._fetcher, "records", waits)
     given = []
     thread = threading.Thread(target=lambda: given.extend(consumer.poll(timeout=0)))
     thread.start()

@@ -59,7 +59,7 @@ class Reader(Protocol):
         """Report partitions that others may have already."""
 
 
-class GroupMember:
+class GroupMembership:
     """One consumer's membership; its thread uses it. `leave` may come from another thread."""
 
     def __init__(

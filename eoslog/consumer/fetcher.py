@@ -1,4 +1,4 @@
-"""A consumer's partitions in turn: what is read next, and from which of them.
+"""Fetches of a consumer: from which of its partitions it reads next, in turn.
 
 Invariants: a position moves with what was read from there; a partition that gave something goes
 after the others.
@@ -12,8 +12,8 @@ from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.errors import OffsetOutOfRangeError
 
 
-class ConsumerTurns:
-    """The turns of one consumer's partitions; its thread guards them.
+class Fetcher:
+    """Reads the partitions of one consumer in turn; its thread guards it.
 
     `fetch_bytes_max` of records are read in a round of turns, `partition_bytes_max` in one turn.
     """
