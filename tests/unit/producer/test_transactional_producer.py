@@ -528,7 +528,6 @@ def failing(producer, **failures: list[Exception]) -> FailingEntry:
         entry,
         manager._owner,
         manager.state_partition,
-        producer._engine.signal,
         producer.producer_id,
         producer.producer_epoch,
     )
