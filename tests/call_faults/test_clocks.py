@@ -14,6 +14,7 @@ from call_faults import failing_calls
 from call_faults.standard_work import visible
 from call_faults.test_faults import run
 from crash.transaction_trace import QUIET
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -43,7 +44,7 @@ SETTINGS = QUIET | {
 }
 
 
-@pytest.mark.parametrize("jump", JUMPS)
+@pytest.mark.parametrize("jump", short_form(JUMPS, "back by ten years", "to 1970"))
 def test_a_jump(tmp_path, jump):
     library = failing_calls.build_library(tmp_path)
     said = run("call_faults.test_clocks", tmp_path / "store", jump, library=library)

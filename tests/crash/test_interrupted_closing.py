@@ -20,7 +20,7 @@ from eoslog.store.store import parts_of
 pytestmark = pytest.mark.crash
 
 
-@pytest.mark.parametrize("step", short_form([9, 1], 9))
+@pytest.mark.parametrize("step", short_form([31, 1], 31))
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_an_interrupt_at_lines_of_a_closing(tmp_path, durability, step):
     path, closed_at_once = tmp_path / "store", 0

@@ -162,7 +162,7 @@ def store(tmp_path) -> Iterator[eoslog.Store]:
 
 
 # The short form's step has no factor in common with the turns of a loop over the partitions.
-@pytest.mark.parametrize("step", short_form([3, 1], 3))
+@pytest.mark.parametrize("step", short_form([11, 1], 11))
 @pytest.mark.parametrize(
     "change",
     [another_joins, it_was_taken_out, it_joins, another_leaves, it_leaves, it_is_closed],

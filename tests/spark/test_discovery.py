@@ -33,6 +33,7 @@ land_and_read(registered, sys.argv[1])
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_fresh_session_knows_the_format_and_another_by_hand(store_path):
     pytest.importorskip("pyspark")

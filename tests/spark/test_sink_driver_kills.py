@@ -76,6 +76,7 @@ def driver(spark, tmp_path_factory):
         driver.close()
 
 
+@pytest.mark.soak
 def test_two_drivers_on_one_checkpoint(steered_spark, driver, tmp_path, store_path, gates):
     """The older one, held in its commit meanwhile, is out once the newer one has decided."""
     for number in range(2):

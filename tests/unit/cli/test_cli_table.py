@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -91,7 +92,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", short_form(COMMANDS, "transactions list", "topics", "groups describe --all-groups")
+)
 def test_no_name_and_no_id_is_cut(full_store, command):
     arguments = ["--store", str(full_store), *command.split(" ", command.count(" "))]
     for columns in (40, 80, 300):
