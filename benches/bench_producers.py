@@ -130,7 +130,7 @@ def bench_producer_return(benchmark: Any, bench_path: Path, sizes: Sizes) -> Non
     latencies: list[float] = []
     with open_store(bench_path / "store", segment_bytes=sizes.producer_segment_bytes) as store:
         partition = store.partition(TOPIC, 0)
-        append_first_batches(partition, 1_000_000, count)
+        append_first_batches(partition.log, 1_000_000, count)
         partition.producer_state.cached_max = 0
         partition.producer_state.persist()
         assert (partition.log.producer_count, partition.log.evicted_producer_count) == (0, count)
