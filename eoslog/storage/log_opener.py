@@ -93,7 +93,7 @@ class LogOpener:
             self._signal,
             producers_cached_max=self._config["eoslog.producers.cached.max"],
             write_start=partial(self._checkpoints.raise_start, where),
-            shared_spares=self._paths.spare(where),
+            spare_path=self._paths.spare(where),
         )
         # By the page of an earlier session, and by a checkpoint, which may be older.
         partition.note_lost_end(max(log.synced_before, recovery_point))

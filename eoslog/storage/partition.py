@@ -115,10 +115,10 @@ class Partition:
         *,
         producers_cached_max: int,
         write_start: Callable[[Callable[[], int]], None],
-        shared_spares: Path | None = None,
+        spare_path: Path,
     ) -> None:
         """`write_start` writes to the checkpoint, synced, the log start that a function returns.
-        `shared_spares`: the directory of spare files that other processes may fill too.
+        `spare_path`: the directory of spare files, which other processes may fill too.
         """
         self._log = log
         self.topic_partition = TopicPartition(log.topic, log.partition)
@@ -129,7 +129,6 @@ class Partition:
             topic_id,
             rows,
             producers_cached_max,
-            shared=shared_spares is not None,
             on_restored=self._note_restored,
         )
         self._damage: list[Damage] = []
@@ -139,7 +138,7 @@ class Partition:
         # is deleted: it is no lower, unless files were lost.
         self._first_offset = 0
         self._write_start = write_start
-        self._shared_spares = shared_spares
+        self._spare_path = spare_path
         self.durability = durability
         self._signal = signal
         self._changed: Callable[[Partition], None] | None = None
@@ -710,10 +709,8 @@ class Partition:
         """
         # The checkpointer does it too, and the engine wants one thread at a time.
         with self._spare_lock:
-            if self._shared_spares is None:
-                return self._log.prepare_spare()
             try:
-                with directory_locked(self._shared_spares, wait=False) as is_free:
+                with directory_locked(self._spare_path, wait=False) as is_free:
                     return self._log.prepare_spare() if is_free else 0
             except FileNotFoundError:
                 return 0  # The topic was deleted.

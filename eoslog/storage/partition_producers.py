@@ -60,13 +60,9 @@ class PartitionProducers:
         rows: ProducerStateStore,
         cached_max: int,
         *,
-        shared: bool,
         on_restored: Callable[[], None],
     ) -> None:
-        """With `shared` other processes may have the partition open too.
-
-        `on_restored` is called each time after the table was filled, with the lock held.
-        """
+        """`on_restored` is called each time after the table was filled, with the lock held."""
         self.log = log  # A stub once the partition is closed.
         self.cached_max = cached_max
         self.adopting: set[int] = set()  # Ids that do not expire, as their batches are adopted.
@@ -76,7 +72,6 @@ class PartitionProducers:
         self._partition = topic_partition.partition
         self._topic_id = topic_id
         self._rows = rows
-        self._shared = shared
         self._on_restored = on_restored
         # Held by work on the table and the rows together; it keeps out an eviction.
         self._lock = ThreadLock()
@@ -284,7 +279,7 @@ class PartitionProducers:
             raise LogClosedError(f"{self._topic_partition} was deleted") from error
 
     def _write_changed_rows(self, behind_max: int = 0) -> None:
-        if self._shared and self._note_newer_rows(behind_max):
+        if self._note_newer_rows(behind_max):
             return
         rows, offset = self._changed_rows()
         if not rows and offset == self.persisted_offset:
@@ -441,8 +436,9 @@ class PartitionProducers:
             self._write_changed_rows()
         gone -= set(self.log.drop_producers(gone, oldest_timestamp_ms))
         # A row that another process wrote since then stays: its producer is in use.
-        known_to = self.persisted_offset if self._shared else None
-        self._rows.delete_producers(self._topic_id, self._partition, gone, changed_up_to=known_to)
+        self._rows.delete_producers(
+            self._topic_id, self._partition, gone, changed_up_to=self.persisted_offset
+        )
         return len(gone)
 
     def forget_adopted(self, producer_ids: Iterable[int]) -> None:
@@ -462,7 +458,7 @@ class PartitionProducers:
         with_row = self._rows.having_row(self._topic_id, self._partition, gone)
         end = self.log.log_end_offset
         self.log.drop_producers(gone - with_row)
-        if self._shared and self._rows_generation == self._rows.generation:
+        if self._rows_generation == self._rows.generation:
             self._dropped.update(dict.fromkeys(gone - with_row, end))
         return with_row
 
@@ -564,8 +560,7 @@ class PartitionProducers:
     def _install_row(self, row: bytes) -> None:
         # The row may be of a producer that was never evicted here; another process wrote it. So
         # the count must not sink to 0 while others may be left.
-        counted = not self._shared or self.log.evicted_producer_count > 1
-        self.log.install_producer(row, was_evicted=counted)
+        self.log.install_producer(row, was_evicted=self.log.evicted_producer_count > 1)
 
     def _check_rows_whole(self) -> None:
         if self._rows_generation != self._rows.generation:
