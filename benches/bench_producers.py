@@ -17,13 +17,12 @@ from eoslog.bindings.partition_log import PRODUCER_ROW_BYTES, PartitionLog, empt
 VALUE = [b"v" * 100]
 
 
-def append_first_batches(log: Any, first_id: int, count: int) -> None:
+def append_first_batches(log: PartitionLog, first_id: int, count: int) -> None:
     """One record by each of `count` producers that the log has not seen yet."""
     append = log.append_columns
     evicted = log.evicted_producer_count > 0
     for producer_id in range(first_id, first_id + count):
-        if evicted and isinstance(log, PartitionLog):
-            # The store's partition finds out by itself that LMDB has no row of a new producer.
+        if evicted:
             log.install_producer(empty_row(producer_id), was_evicted=False)
         append(VALUE, timestamp_ms=1, producer_id=producer_id, producer_epoch=0, base_sequence=0)
 
