@@ -50,7 +50,7 @@ build: $(INSTALLED)
 	touch $(BUILT)
 
 test: venv
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=50
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=50
 
 # The short form on the newest other Python that is here, as installed: unit tests, conformance, one Spark job.
 test-other-python: venv

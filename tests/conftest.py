@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     wanted = str(config.getoption("markexpr"))
     settings.load_profile("soak" if wanted == "soak" else "quick")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from one_spark_session import OneSparkSession
+
+    return OneSparkSession(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first: no process is left with it while the other has nothing."""
+    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
 
 
 @pytest.fixture

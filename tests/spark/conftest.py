@@ -51,12 +51,15 @@ def spark(tmp_path_factory):
     folder = Path(__file__).parent
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), known)))
+    # Workers compute nothing: none needs a pool of threads for it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     scratch = tmp_path_factory.mktemp("spark")
     config = {
         # Where tests find the files of shuffles.
         "spark.local.dir": str(scratch),
         "spark.sql.shuffle.partitions": 2,
         "spark.default.parallelism": 3,
+        "spark.python.daemon.module": "warm_daemon",
         # A task that Spark gave up may write on for so long, 2 s otherwise: longer than it takes
         # on any machine until the test has come to where it lets the task go on.
         "spark.python.task.killTimeout": "100s",
