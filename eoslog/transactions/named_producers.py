@@ -40,12 +40,11 @@ from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import State, WatchedKey
-from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.producer_ids import EPOCH_EXHAUSTED, ProducerIds
 from eoslog.transactions.state_key import NAMED_PRODUCER, state_key
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_SINCE_MAX = 3 << 29
-EPOCH_MAX = 32_766  # The last epoch that may write; Kafka keeps 32,767 for a fencing marker.
 _SCAN_BYTES = 4 << 20
 
 
@@ -226,7 +225,7 @@ class NamedProducers:
                 continue  # The topic was deleted, and the count with it.
             positions[where] = found[0]
             epoch = max(epoch, found[1])
-        rotates = epoch + 1 > EPOCH_MAX
+        rotates = epoch >= EPOCH_EXHAUSTED
         newer = NamedIdentity(
             older.name,
             self._producer_ids.take() if rotates else older.producer_id,

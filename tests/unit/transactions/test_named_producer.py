@@ -19,7 +19,8 @@ from eoslog.errors import (
 from eoslog.store.retention import apply_retention
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
+from eoslog.transactions.named_producers import Checkpoint, NamedIdentity, _counted_on
+from eoslog.transactions.producer_ids import EPOCH_EXHAUSTED
 from eoslog.transactions.state_key import NAMED_PRODUCER
 
 LONG = {"linger.ms": 3_600_000}
@@ -396,7 +397,7 @@ def test_a_worn_out_epoch_rotates_the_id_and_keeps_the_position(topic, open_stor
     old_id = producer.producer_id
     producer.close()
     state = dict(parts_of(topic).files.state_log.get(NAMED_PRODUCER, "n"))
-    state["epoch"] = EPOCH_MAX
+    state["epoch"] = EPOCH_EXHAUSTED
     parts_of(topic).files.state_log.append(NAMED_PRODUCER, "n", state)
     newer = topic.producer(name="n")
     assert newer.producer_id != old_id
