@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from bad_input.small_store import (
     read_values,
     value_of,
 )
+from short_form import every_nth
 
 import eoslog
 from eoslog.errors import (
@@ -97,8 +99,7 @@ def chosen(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("kind", REBUILT)
+@pytest.mark.parametrize(("kind", "how"), every_nth(product(REBUILT, WAYS), 3))
 def test_what_the_log_can_give_back_is_not_missed(store_path, kind, how):
     break_and_check(store_path("clean"), kind, how)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planted import PLANTS, Planted
 from simulated_log import World
@@ -18,6 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@settings(max_examples=settings().max_examples // 3)
 @given(seed=SEEDS)
 def test_a_planted_anomaly_is_found_and_named(plant: Callable[[World], Planted], seed: int) -> None:
     world = World(seed)

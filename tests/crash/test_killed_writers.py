@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from partition_files import PartitionFiles, all_records
+from short_form import short_form
 
 import eoslog
 
@@ -169,14 +170,14 @@ def make_store(path: Path) -> None:
         store.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": SEGMENT_BYTES})
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("durability", short_form(DURABILITIES, "process"))
 def test_bindings(tmp_path, durability):
     known = kill_loop("bindings", tmp_path / "killed", durability, kills=4, seed=1)
     assert known.acks > 0
     assert LANES == PARTITIONS * LANES_PER_PARTITION
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("durability", short_form(DURABILITIES, "commit"))
 def test_store_with_named_producers(tmp_path, durability):
     make_store(tmp_path / "killed")
     known = kill_loop("store", tmp_path / "killed", durability, kills=4, seed=2)

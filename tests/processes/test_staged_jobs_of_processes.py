@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kills import WITHIN, Kill, in_child
+from short_form import every_nth
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -217,7 +218,7 @@ def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
     check_settled(store, decided=False)
 
 
-@pytest.mark.parametrize("kill", AFTER_DECISION, ids=str)
+@pytest.mark.parametrize("kill", every_nth(AFTER_DECISION, 4), ids=str)
 def test_killed_after_the_decision(path, store, durability, kill):
     skip_what_is_not_done(kill, durability)
     commit_and_die(path, durability, kill)

@@ -17,6 +17,7 @@ import pytest
 from processes import store_calls
 from processes.crew import QUIET, Crew, MemberError
 from processes.lanes import TOPIC, Lanes, make_store, records_of, value_of, write_lane
+from short_form import short_form
 
 import eoslog
 
@@ -121,7 +122,7 @@ def commit_forever(hand, transactional_id, partitions):
             number += 1
 
 
-@pytest.mark.parametrize("durability", ["process", "commit"])
+@pytest.mark.parametrize("durability", short_form(["process", "commit"], "commit"))
 def test_a_dead_producers_transaction_is_ended_by_the_living(tmp_path, durability):
     """Decided ones are completed, undecided ones aborted, without anybody who asks for it."""
     path = tmp_path / "store"

@@ -10,7 +10,6 @@ import time
 import pytest
 from gates import LONGEST_WAIT_S
 from read_back import numbers_in
-from short_form import short_form
 
 from eoslog.spark import JavaNotFoundError, find_java, session
 from eoslog.spark.active_session import keep_active
@@ -167,7 +166,8 @@ print(in_a_thread(spark))
 """
 
 
-@pytest.mark.parametrize("way", short_form(["register", "session"], "session"))
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["register", "session"])
 def test_a_session_of_ones_own(store_path, way):
     try:
         java = find_java()

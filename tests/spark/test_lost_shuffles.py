@@ -90,6 +90,7 @@ def test_partition_writers_write_once(shuffled, loss, store_path):
     assert_run_again(loss, store_path)
 
 
+@pytest.mark.soak
 def test_an_rdd_is_written_once(spark, loss, store_path):
     rows = spark.sparkContext.parallelize([b"%d" % number for number in range(ROWS)], MAP_TASKS)
     shuffled = rows.mapPartitions(loss.count_maps).repartition(TASKS)

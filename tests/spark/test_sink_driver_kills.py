@@ -211,7 +211,7 @@ def assert_landed(store_path, count):
     assert found == list(range(count))
 
 
-@pytest.mark.parametrize("name", held_at("job", "staged 1", "decided"))
+@pytest.mark.parametrize("name", held_at("job", "decided"))
 def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, name):
     one, step = held[name], name[1]
     assert_landed(one.store, landed_before(*name))
@@ -234,7 +234,7 @@ def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, name):
     wait_until_swept(one.store, {"eoslog.staging.retention.ms": 1})
 
 
-@pytest.mark.parametrize("name", held_at("query", "write 1", "commit", "committed"))
+@pytest.mark.parametrize("name", held_at("query", "write 1"))
 def test_a_query_whose_driver_was_killed_goes_on(steered_spark, held, name):
     one = held[name]
     assert_landed(one.store, landed_before(*name))

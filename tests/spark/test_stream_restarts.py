@@ -187,6 +187,7 @@ def test_a_copy_of_a_topic_goes_on_after_each_failure(copy, store_path, gates):
     assert_swept(store_path)
 
 
+@pytest.mark.soak
 def test_a_copy_stopped_in_mid_batch_goes_on(copy, store_path, gates):
     produce(store_path, range(400))
     gates.set("write 1 of batch 1", "hold")

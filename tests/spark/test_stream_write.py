@@ -170,7 +170,7 @@ def all_lines(spark, folder):
     return spark.readStream.text(str(folder))
 
 
-@pytest.mark.parametrize("new", [range(20, 40), range(20, 30)], ids=["more rows", "as many"])
+@pytest.mark.parametrize("new", short_form([range(20, 40), range(20, 30)], range(20, 30)))
 def test_a_copy_of_a_checkpoint_from_one_batch_ago_is_noticed(
     spark, store_path, files, checkpoint, tmp_path, new
 ):

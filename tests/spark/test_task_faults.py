@@ -41,7 +41,7 @@ def small_batches(spark):
 # At once, half-way, and at the end.
 @pytest.mark.parametrize(
     ("kind", "after"),
-    short_form(product(("raise", "kill"), (0, 1, 10)), ("raise", 0), ("kill", 1), ("raise", 10)),
+    short_form(product(("raise", "kill"), (0, 1, 10)), ("kill", 1), ("raise", 10)),
 )
 def test_a_task_that_dies_is_tried_again(small_batches, frame, store_path, kind, after):
     fault = Fault(kind, partition=1, after=after)
@@ -51,7 +51,7 @@ def test_a_task_that_dies_is_tried_again(small_batches, frame, store_path, kind,
     assert staged_files(store_path) == []
 
 
-@pytest.mark.parametrize("kind", ["raise", "kill"])
+@pytest.mark.parametrize("kind", short_form(["raise", "kill"], "raise"))
 def test_a_task_of_an_rdd_that_dies_is_tried_again(spark, store_path, kind):
     rows = spark.sparkContext.parallelize([b"%d" % number for number in range(ROWS)], TASKS)
     fault = Fault(kind, partition=2, after=500)
@@ -69,7 +69,10 @@ def test_a_task_may_die_twice(small_batches, frame, store_path):
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("raise", "goes wrong on purpose"), ("kill", "Python worker exited unexpectedly")],
+    short_form(
+        [("raise", "goes wrong on purpose"), ("kill", "Python worker exited unexpectedly")],
+        ("kill", "Python worker exited unexpectedly"),
+    ),
 )
 def test_a_task_that_dies_every_time_fails_the_job(small_batches, frame, store_path, kind, words):
     fault = Fault(kind, partition=1, attempts=99, after=5)

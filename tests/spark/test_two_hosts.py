@@ -12,7 +12,7 @@ from spark_jobs import add_file
 
 import eoslog
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.soak]
 
 HERE, THERE = "127.0.0.2", "127.0.0.3"
 # The name of the other host, where it can have one of its own.

@@ -92,9 +92,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "command", short_form(COMMANDS, "transactions list", "topics", "groups describe --all-groups")
-)
+@pytest.mark.parametrize("command", short_form(COMMANDS, "transactions list"))
 def test_no_name_and_no_id_is_cut(full_store, command):
     arguments = ["--store", str(full_store), *command.split(" ", command.count(" "))]
     for columns in (40, 80, 300):

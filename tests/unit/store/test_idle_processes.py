@@ -7,6 +7,7 @@ import time
 
 import pytest
 from prompted_process import PromptedProcess
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -96,7 +97,9 @@ def idle(path, request):
         yield process
 
 
-@pytest.mark.parametrize("idle", [*IDLING, "asyncio"], indirect=True)
+@pytest.mark.parametrize(
+    "idle", short_form([*IDLING, "asyncio"], "waits for records", "asyncio"), indirect=True
+)
 def test_the_transaction_of_a_process_that_dies_is_aborted(idle, path):
     with PromptedProcess() as victim:
         victim.run(BEGIN, path=str(path), timeout_ms=600_000)
@@ -106,7 +109,11 @@ def test_the_transaction_of_a_process_that_dies_is_aborted(idle, path):
 
 @pytest.mark.parametrize(
     ("idle", "stopped"),
-    [*((one, True) for one in IDLING), ("has only opened it", False)],
+    short_form(
+        [*((one, True) for one in IDLING), ("has only opened it", False)],
+        ("reads", True),
+        ("has only opened it", False),
+    ),
     indirect=["idle"],
 )
 def test_a_transaction_that_times_out_is_aborted(idle, path, stopped):
@@ -158,7 +165,11 @@ def test_a_reader_alone_gets_on_soon_after_a_writer_came_and_died(path):
     assert min(took_s) < SECONDS
 
 
-@pytest.mark.parametrize("idle", ["has only opened it", "waits for records"], indirect=True)
+@pytest.mark.parametrize(
+    "idle",
+    short_form(["has only opened it", "waits for records"], "waits for records"),
+    indirect=True,
+)
 def test_an_idle_process_does_not_use_the_processor(idle):
     def used_ticks():
         with open(f"/proc/{idle.pid}/stat") as file:

@@ -2,6 +2,7 @@
 
 import pytest
 from crash.interrupted_lines import interrupted_at
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -27,7 +28,10 @@ def is_ours(frame):
     return frame.f_code.co_filename.endswith(FILES)
 
 
-@pytest.mark.parametrize(("staged", "is_prepared"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("staged", "is_prepared"),
+    short_form([(False, False), (False, True), (True, False)], (False, False)),
+)
 def test_closing_ends_what_an_interrupted_commit_left(tmp_path, staged, is_prepared):
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process") as store:
