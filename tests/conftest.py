@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ MARKERS = (
     "crash: kills processes or breaks files, and recovers from it",
     "forked: is run in a child process, which may die of what it meets",
     "spark: starts Spark, and so needs a Java runtime",
+    "every_nth(nth): has many variants that are alike; all but every nth are left to the soak",
 )
 TOO_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -52,9 +54,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return OneSparkSession(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first: no process is left with it while the other has nothing."""
+    # What takes longest comes first: no process is left with it while the other has nothing.
     items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
+    # An nth that divides no number of values of a parameter leaves every value in.
+    seen: Counter[tuple[Path, str]] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("every_nth")
+        if marker is not None and isinstance(item, pytest.Function):
+            test = (item.path, item.originalname)
+            if seen[test] % marker.args[0]:
+                item.add_marker(pytest.mark.soak)
+            seen[test] += 1
 
 
 @pytest.fixture

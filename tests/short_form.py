@@ -11,12 +11,3 @@ def short_form(values: Iterable[Any], *short: Any) -> list[Any]:
     soak = [value for value in values if value not in short]
     split = [value if isinstance(value, tuple) else (value,) for value in soak]
     return [*short, *(pytest.param(*one, marks=pytest.mark.soak) for one in split)]
-
-
-def every_nth(values: Iterable[Any], nth: int) -> list[Any]:
-    """For `parametrize`: of many values that are alike the short form has every nth.
-
-    Of a product of lists whose lengths `nth` does not divide it has every value of each list.
-    """
-    found = list(values)
-    return short_form(found, *found[::nth])

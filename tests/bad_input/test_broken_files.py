@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from bad_input.small_store import (
     read_values,
     value_of,
 )
-from short_form import every_nth
 
 import eoslog
 from eoslog.errors import (
@@ -99,11 +97,14 @@ def chosen(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "how"), every_nth(product(REBUILT, WAYS), 3))
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", REBUILT)
 def test_what_the_log_can_give_back_is_not_missed(store_path, kind, how):
     break_and_check(store_path("clean"), kind, how)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("how", ["half", "noise"])
 @pytest.mark.parametrize("kind", REBUILT)
 def test_nor_after_an_unclean_stop(store_path, kind, how):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from bad_input.test_broken_files import LOG_WAYS, WAYS, break_file, chosen
-from short_form import every_nth
 
 import eoslog
 from eoslog import TopicPartition
@@ -149,10 +148,9 @@ def test_an_unbroken_store(store_path, state):
 STATES_AND_WAYS = [("clean", how) for how in WAYS] + [("unclean", how) for how in ("half", "noise")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "state", "how"),
-    every_nth([(kind, *way) for kind in REBUILT for way in STATES_AND_WAYS], 3),
-)
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize(("state", "how"), STATES_AND_WAYS)
+@pytest.mark.parametrize("kind", REBUILT)
 def test_what_the_logs_can_give_back_is_not_missed(store_path, kind, how, state):
     path = store_path(state)
     if state == "unclean" and not list(path.glob(REBUILT[kind])):
@@ -178,6 +176,7 @@ def test_everything_but_the_logs_is_gone(store_path, state):
         check_whole(store, more=1)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("state", ["clean", "unclean"])
 @pytest.mark.parametrize("how", LOG_WAYS)
 @pytest.mark.parametrize("lmdb", ["with its index", "without"])
@@ -217,6 +216,7 @@ def test_a_broken_log_of_the_offsets(store_path, how, state):
         assert found is None or is_committed(found)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("state", ["clean", "unclean"])
 @pytest.mark.parametrize("how", LOG_WAYS)
 @pytest.mark.parametrize("which", [0, -1])

@@ -72,6 +72,7 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.every_nth(4)
 @pytest.mark.parametrize("make", [pipe, device, directory])
 @pytest.mark.parametrize("name", FILES)
 def test_something_else_in_a_files_place(store_path: Path, name: str, make: Callable) -> None:

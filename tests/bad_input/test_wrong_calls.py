@@ -39,6 +39,7 @@ def run_child(script: str, root: Path, *arguments: str, seconds: int = 120) -> d
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("what", list(FEWEST))
 def test_bindings(tmp_path, what):
     found = run_child("wrong_calls.py", tmp_path, what)

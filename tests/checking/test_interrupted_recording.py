@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from short_form import every_nth
 
 import eoslog
 from eoslog import TopicPartition
@@ -84,16 +82,11 @@ def outcomes(history: Path, kind: str) -> dict[str, str]:
     return {line["client"]: line["outcome"] for line in lines if line["kind"] == kind}
 
 
+@pytest.mark.every_nth(5)
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(
-    ("calls", "again", "staged"),
-    every_nth(
-        product(
-            [(CLOSE,), (ABORT, CLOSE), (COMMIT, CLOSE), (COMMIT, ABORT, CLOSE)],
-            (False, True),
-            (False, True),
-        ),
-        5,
-    ),
+    "calls", [(CLOSE,), (ABORT, CLOSE), (COMMIT, CLOSE), (COMMIT, ABORT, CLOSE)]
 )
 def test_what_follows_an_interrupted_commit_is_no_false_alarm(
     staged: bool, again: bool, calls: tuple[str, ...], tmp_path: Path

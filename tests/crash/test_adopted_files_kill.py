@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from crash.numbered_calls import run
-from short_form import every_nth
 from staged_jobs import quick_directory
 
 pytestmark = pytest.mark.crash
@@ -23,10 +20,9 @@ def deaths(tmp_path, step: int, first: int, durability: str, mode: str) -> int:
     return int(printed.split()[0])
 
 
-@pytest.mark.parametrize(
-    ("durability", "mode"),
-    every_nth(product(("commit", "process"), ("alone", "beside")), 3),
-)
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("mode", ["alone", "beside"])
+@pytest.mark.parametrize("durability", ["commit", "process"])
 def test_a_process_that_dies_while_it_adopts_files(tmp_path, durability, mode):
     """Whoever comes next finds each job in the log or not, once, and no file with two names."""
     first = 1 + ["commit", "process"].index(durability) * 7 + ["alone", "beside"].index(mode) * 14

@@ -76,6 +76,7 @@ def is_known(flip: Flip, state: str, data: bytes) -> bool:
     return not (rose and last <= flip.position_bytes < last + 8)
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("state", ["clean", "unclean"])
 def test_some_bits_of_every_file(stores, state):
     noise = random.Random(state)

@@ -20,6 +20,7 @@ from eoslog.store.store import parts_of
 pytestmark = pytest.mark.crash
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("step", short_form([31, 1], 31))
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_an_interrupt_at_lines_of_a_closing(tmp_path, durability, step):

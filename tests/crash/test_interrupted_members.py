@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.transaction_trace import QUIET
-from short_form import every_nth, short_form
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -162,12 +162,11 @@ def store(tmp_path) -> Iterator[eoslog.Store]:
 
 
 # The short form's step has no factor in common with the turns of a loop over the partitions.
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("step", short_form([11, 1], 11))
 @pytest.mark.parametrize(
     "change",
-    every_nth(
-        [another_joins, it_was_taken_out, it_joins, another_leaves, it_leaves, it_is_closed], 2
-    ),
+    [another_joins, it_was_taken_out, it_joins, another_leaves, it_leaves, it_is_closed],
 )
 def test_an_interrupt_at_each_line_of_a_change(store, change, step):
     line, number = 1, 0

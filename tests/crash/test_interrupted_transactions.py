@@ -117,6 +117,7 @@ def producer(store, request):
         yield made
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("end", [commit, abort, prepare])
 @pytest.mark.parametrize("write", [append, send, send_offsets])
 @pytest.mark.parametrize("before", [None, append])

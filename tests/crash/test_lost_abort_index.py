@@ -135,6 +135,7 @@ def test_nothing_lost(with_rows, clean, make_partition):
     check_files(files, model)
 
 
+@pytest.mark.every_nth(5)
 @EVERY_WAY
 @pytest.mark.parametrize("with_rows", [True, False])
 @pytest.mark.parametrize("chosen", ["all", "first", "last", "every other"])
@@ -176,6 +177,7 @@ def test_lost(how, chosen, with_rows, clean, make_partition):
     check_all(files, model)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("with_rows", [True, False])
 @pytest.mark.parametrize("cut_bytes", [*range(2 * ABORT_ENTRY_BYTES + 2)])
 def test_cut_to_any_length(cut_bytes, with_rows, make_partition):

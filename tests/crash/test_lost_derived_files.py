@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from itertools import product
 
 import pytest
 from partition_files import all_records, same_records
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel
-from short_form import every_nth
 
 NOW_MS = 1_790_000_000_000
 DERIVED = (".index", ".timeindex", ".snapshot", "control", "spare", "cut")
@@ -65,7 +63,9 @@ def check_all(files, log, model) -> None:
     assert [problem for problem in log.verify() if problem["path"].endswith(".log")] == []
 
 
-@pytest.mark.parametrize(("kinds", "clean"), every_nth(product(SUBSETS, (True, False)), 3))
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize("kinds", SUBSETS, ids=lambda kinds: "+".join(kinds) or "nothing")
 def test_deleted(kinds, clean, make_partition):
     files = make_partition(segment_bytes=1000, index_interval_bytes=200)
     model = fill(files)

@@ -137,6 +137,7 @@ def lose_below(path: Path, lose) -> None:
     lose(path)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("lose", LOSSES)
 def test_the_first_opening_says_it(path, caplog, lose):
     lose_below(path, lose)
@@ -156,6 +157,7 @@ def test_the_first_opening_says_it(path, caplog, lose):
     assert "had been synced" in caplog.text
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("lives", [(), (killed_reading,)])
 def test_what_was_told_once_is_not_told_again(path, tmp_path, lives):
     """What is appended behind the loss counts anew."""

@@ -131,6 +131,7 @@ def kill_loop(path: Path, durability: str, kills: int, seed: int) -> int:
     return len({one for one in progress if 0 < one < whole})
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_a_killed_loop_does_everything_once(tmp_path, durability):
     path = tmp_path / "store"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from cli_calls import DONE, FAILED, assert_mistake, call
-from short_form import every_nth
 from staged_jobs import key_of, value_of
 from unclean_stops import as_of_a_crash
 
@@ -164,7 +163,8 @@ def told(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("damage", every_nth(DAMAGES, 4))
+@pytest.mark.every_nth(4)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_dry_run_says_what_the_repair_does(path, damage):
     DAMAGES[damage](path)
     before = everything(path)

@@ -372,6 +372,7 @@ def test_files_of_nobody_are_left_to_whoever_knows_them(path):
 # A repair that dies.
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("step", ["fsync", "truncate", "rename", "replace"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_repair_that_was_killed_is_finished_by_the_next(stopped, tmp_path, step, nth):

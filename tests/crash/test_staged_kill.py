@@ -15,13 +15,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kills import WITHIN, Kill, die, in_child
-from short_form import every_nth
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -292,7 +290,8 @@ def test_a_driver_killed_before_its_decision_leaves_nothing(path, monkeypatch, k
     check_exactly_once(path, decided=False)
 
 
-@pytest.mark.parametrize("kill", every_nth(AFTER_DECISION, 4), ids=str)
+@pytest.mark.every_nth(4)
+@pytest.mark.parametrize("kill", AFTER_DECISION, ids=str)
 def test_a_driver_killed_after_its_decision_leaves_all_of_it(path, kill):
     commit_and_die(path, stage_job(path, "run-1", JOB), kill)
     check_exactly_once(path, decided=True)
@@ -352,7 +351,9 @@ SECOND = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second"), every_nth(product(FIRST, SECOND), 7), ids=str)
+@pytest.mark.every_nth(7)
+@pytest.mark.parametrize("second", SECOND, ids=str)
+@pytest.mark.parametrize("first", FIRST, ids=str)
 def test_whoever_completes_the_job_may_be_killed_too(path, first, second):
     commit_and_die(path, stage_job(path, "run-1", JOB), first)
     died = open_and_die(path, second)

@@ -117,6 +117,7 @@ AFTER_DECISION = [
 ]
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize(
     ("kill", "decided"),
     [(kill, False) for kill in BEFORE_DECISION] + [(kill, True) for kill in AFTER_DECISION],

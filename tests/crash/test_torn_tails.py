@@ -102,6 +102,7 @@ def test_cut(cut_bytes, make_partition):
     check_recovered(files, kept, cut=rest.rstrip(b"\x00"))
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("cut_bytes", range(len(SEGMENT) + 1))
 def test_cut_with_zeros_behind(cut_bytes, make_partition):
     """Space that was reserved ahead of need and not written."""
@@ -115,6 +116,7 @@ def _kept_with_zeros_behind(cut_bytes: int) -> list[codec.ModelBatch]:
     return codec.whole_batches(SEGMENT[:cut_bytes] + bytes(len(SEGMENT) - cut_bytes))
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("cut_bytes", range(len(SEGMENT) + 1))
 def test_cut_with_garbage_behind(cut_bytes, make_partition):
     files = make_partition()
@@ -132,6 +134,7 @@ SHIFTED = [
 SHIFTED_SEGMENT = b"".join(batch.data for batch in SHIFTED)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("cut_bytes", range(len(SEGMENT) + 1))
 def test_cut_with_the_batches_of_a_recycled_file_behind(cut_bytes, make_partition):
     """The tail holds sound batches, but of offsets that this segment is past: none is taken in.
@@ -151,6 +154,7 @@ def test_cut_with_the_batches_of_a_recycled_file_behind(cut_bytes, make_partitio
     check_recovered(files, kept, log_start_offset=STALE_BASE)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("cut_bytes", range(12, len(SEGMENT) + 1))
 def test_cut_with_a_recycled_files_batches_right_behind(cut_bytes, make_partition):
     """The same without the zeros, as after a power cut that lost one of two sectors."""

@@ -109,6 +109,7 @@ def cut_again_and_again(root: Path, library: Path, durability: str, seed: int, r
     return machine.known
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_cuts_of_what_was_really_synced(tmp_path, library, durability):
     known = cut_again_and_again(tmp_path, library, durability, seed=3, rounds=4)

@@ -185,6 +185,7 @@ def kill_loop(path: Path, kills: int, seed: int) -> None:
     check(path)
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", [1, 2])
 def test_loops_that_share_a_topic_are_killed_and_do_everything_once(tmp_path, seed):

@@ -244,6 +244,7 @@ def kill_loop(root: Path, durability: str, *, seed: int, rounds: int, round_s: f
     return loop
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_processes_killed_at_random(tmp_path, durability):
     seed = int(os.environ.get("EOSLOG_SEED", "20261121"))

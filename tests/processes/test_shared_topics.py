@@ -298,6 +298,7 @@ def test_one_that_takes_a_name_while_a_topic_of_it_goes(tmp_path):
         crew.all_leave()
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("killed", [False, True])
 def test_topics_come_and_go_in_all_processes(tmp_path, killed):
     path = tmp_path / "store"

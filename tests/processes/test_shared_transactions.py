@@ -184,6 +184,7 @@ def bulk_load(hand, transactional_id, count, partitions=2, record_count=50):
     return count
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("killed", [False, True])
 def test_staged_transactions_beside_other_writers(tmp_path, killed):
     path = tmp_path / "store"

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from kills import WITHIN, Kill, in_child
-from short_form import every_nth
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -208,6 +207,7 @@ def skip_what_is_not_done(kill: Kill, durability: str) -> None:
         pytest.skip("nothing is synced")
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("kill", BEFORE_DECISION, ids=str)
 def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
     skip_what_is_not_done(kill, durability)
@@ -218,7 +218,8 @@ def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
     check_settled(store, decided=False)
 
 
-@pytest.mark.parametrize("kill", every_nth(AFTER_DECISION, 4), ids=str)
+@pytest.mark.every_nth(4)
+@pytest.mark.parametrize("kill", AFTER_DECISION, ids=str)
 def test_killed_after_the_decision(path, store, durability, kill):
     skip_what_is_not_done(kill, durability)
     commit_and_die(path, durability, kill)
@@ -233,6 +234,7 @@ def test_killed_after_the_decision(path, store, durability, kill):
     check_settled(store, decided=True)
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("by", ["commit", "another application", "tick", "joiner", "next opener"])
 @pytest.mark.parametrize(
     "kill",
@@ -283,6 +285,7 @@ KILLS_OF_HELPERS = [
 ]
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("kill", KILLS_OF_HELPERS, ids=str)
 def test_who_completes_it_dies_too(path, store, durability, kill):
     commit_and_die(path, durability, Kill(Partition, "adopt", 2, "within"))
@@ -350,6 +353,7 @@ BEHIND_AN_OPEN_ONE = [
 ]
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("kill", BEHIND_AN_OPEN_ONE, ids=str)
 def test_a_snapshot_cuts_no_job_of_a_dead_process_behind_an_open_transaction(
     path, store, durability, kill

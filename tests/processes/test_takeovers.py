@@ -27,6 +27,7 @@ KILLS = int(os.environ.get("EOSLOG_TAKEOVERS", "12"))
 LONGEST_S = 20.0
 
 
+@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("count", ["small", "large"])
 def test_writers_killed_in_a_tight_loop(tmp_path, count):
     path = tmp_path / "store"

@@ -225,6 +225,7 @@ def dead(member: Member, point: str, **others: Any) -> None:
 # Death.
 
 
+@pytest.mark.every_nth(4)
 @pytest.mark.parametrize("who", ["settle", "init", "join"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_dies_at_a_step_of_its_commit(store, crew, point, who):

@@ -202,6 +202,7 @@ def test_a_copy_into_files_that_is_killed_goes_on(spark, store_path, tmp_path, k
 
 
 @pytest.mark.crash
+@pytest.mark.soak
 def test_a_copy_into_a_topic_that_is_killed_goes_on(
     spark, store_path, files_of_numbers, killed_copy
 ):

@@ -131,6 +131,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_protocol_is_noticed(tmp_path, name):
     before, after, complaint = BROKEN[name]

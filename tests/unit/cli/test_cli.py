@@ -246,6 +246,7 @@ def assert_full_output_is_named(*arguments: str) -> None:
     assert answer.returncode == FAILED
 
 
+@pytest.mark.every_nth(4)
 @pytest.mark.parametrize("command", ["topics", "verify", "consume orders"])
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
 def test_a_standard_output_that_takes_no_more_is_named(store_path, command, as_json):

@@ -68,6 +68,7 @@ def failing_close(monkeypatch):
     return begin
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("as_json", [True, False])
 def test_results_come_before_the_error_of_the_close(path, failing_close, command, as_json):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from cli_calls import DONE, FAILED
-from short_form import every_nth
 
 import eoslog
 from eoslog import TopicPartition
@@ -59,7 +58,8 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", every_nth([*COMMANDS, "--help", "consume --help"], 3))
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("command", [*COMMANDS, "--help", "consume --help"])
 def test_a_reader_that_goes_is_no_failure(full_store, command):
     reader = "true" if command in ("verify", "--help") else "head -1"
     done = run(command.format(store=full_store), full_store, f"{{}} | {reader}")

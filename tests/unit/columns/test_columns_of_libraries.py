@@ -137,6 +137,7 @@ NO_TIMES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", TIMES)
 def test_timestamps_that_are_taken(store, tmp_path, append, kind):
@@ -162,6 +163,7 @@ def check_refused(store, tmp_path, append, name: str, column: Any, **columns: An
     assert records(store) == []
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", NO_TIMES)
 def test_timestamps_that_are_refused(store, tmp_path, append, kind):
@@ -234,6 +236,7 @@ NO_CELLS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", CELLS)
 def test_values_and_keys_that_are_taken(store, tmp_path, append, kind):
@@ -244,6 +247,7 @@ def test_values_and_keys_that_are_taken(store, tmp_path, append, kind):
     assert [record.key for record in found] == expected
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", NO_CELLS)
 def test_values_and_keys_that_are_refused(store, tmp_path, append, kind):
@@ -296,6 +300,7 @@ NO_PAIRS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", PAIRS)
 def test_headers_that_are_taken(store, tmp_path, append, kind):
@@ -304,6 +309,7 @@ def test_headers_that_are_taken(store, tmp_path, append, kind):
     assert [list(record.headers) for record in found] == HEADERS
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("append", APPENDS)
 @pytest.mark.parametrize("kind", NO_PAIRS)
 def test_headers_that_are_refused(store, tmp_path, append, kind):

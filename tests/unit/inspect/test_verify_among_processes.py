@@ -113,6 +113,7 @@ def test_a_topic_that_changes_at_any_line_is_no_problem(store, other, change, st
     assert store.verify() == []
 
 
+@pytest.mark.every_nth(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("step", range(3))
 def test_nor_is_one_that_changes_between_two_partitions(store, other, change, step):

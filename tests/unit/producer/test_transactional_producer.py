@@ -832,6 +832,7 @@ def late_transaction(store, written):
     return producer
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize("written", ["gathered", "flushed", "columns", "offsets"])
 @pytest.mark.parametrize("call", ["commit", "block", "append", "offsets", "prepare", "send, flush"])
 def test_a_call_that_comes_after_the_timeout_aborts_the_transaction(topics, written, call):

@@ -128,6 +128,7 @@ OPENING = {
 }
 
 
+@pytest.mark.every_nth(3)
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("step", OPENING)
 def test_a_crash_while_opening(filled, open_store, store_path, monkeypatch, step, clean):

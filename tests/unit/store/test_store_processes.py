@@ -8,11 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import product
 
 import pytest
 from prompted_process import PromptedProcess, PromptedProcessError
-from short_form import every_nth, short_form
+from short_form import short_form
 from unit_stores import QUIET, values_of
 
 import eoslog
@@ -143,10 +142,9 @@ def test_a_flush_tries_all_partitions(open_store, monkeypatch):
         store.flush()
 
 
-@pytest.mark.parametrize(
-    ("durability", "first_leaves_first"),
-    every_nth(product(("process", "commit", "always"), (True, False)), 5),
-)
+@pytest.mark.every_nth(5)
+@pytest.mark.parametrize("durability", ["process", "commit", "always"])
+@pytest.mark.parametrize("first_leaves_first", [True, False])
 def test_the_last_to_close_leaves_the_files_as_kafka_does(
     open_store, other, durability, first_leaves_first
 ):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from coordinated_store import ID, CoordinatedStore, batches_of
-from short_form import every_nth, short_form
+from short_form import short_form
 
 from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
@@ -107,15 +107,9 @@ def possible(logs):
     return {where: possible_cuts(partition) for where, partition in logs.items()}
 
 
-@pytest.mark.parametrize(
-    ("step", "lmdb"),
-    every_nth(
-        itertools.product(
-            ("undecided", "decided", "second open", "second aborted"), ("kept", "lost")
-        ),
-        3,
-    ),
-)
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("lmdb", ["kept", "lost"])
+@pytest.mark.parametrize("step", ["undecided", "decided", "second open", "second aborted"])
 def test_a_power_cut_leaves_any_part_of_what_was_not_synced(
     whole, open_store, store_path, step, lmdb
 ):
