@@ -4,6 +4,8 @@ Invariants: a position moves with what was read from there; a partition that gav
 after the others.
 """
 
+from collections import OrderedDict
+
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.common.durability import IsolationLevel
@@ -30,7 +32,8 @@ class Fetcher:
         self._committed_only = isolation_level == "read_committed"
         self._fetch_bytes_max = fetch_bytes_max
         self._partition_bytes_max = partition_bytes_max
-        self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
+        # In the order in which they are looked at next.
+        self._turns: OrderedDict[TopicPartition, None] = OrderedDict()
         self._turns_of: object = None  # The assignment that they are of.
 
     def records(self, records_max: int) -> list[Record]:
@@ -45,7 +48,7 @@ class Fetcher:
         while looked_at:
             # Those that had more records than were taken have another turn.
             left = []
-            for where in list(looked_at):
+            for where in looked_at:
                 if len(records) >= records_max or bytes_left <= 0:
                     return records
                 fetch_bytes = min(bytes_left, self._partition_bytes_max)
@@ -117,13 +120,12 @@ class Fetcher:
                 return records, following < end
 
     def _in_turn(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order in which they are to be looked at."""
+        """Return the assigned partitions in the order in which they are to be looked at."""
         assigned = self._positions.partitions
         if self._turns_of is not assigned:
-            self._turns = list(assigned)
+            self._turns = OrderedDict.fromkeys(assigned)
             self._turns_of = assigned
-        return self._turns
+        return list(self._turns)
 
     def _to_the_back(self, where: TopicPartition) -> None:
-        # At once: an interrupt between two steps must not lose it.
-        self._turns = [*(one for one in self._turns if one != where), where]
+        self._turns.move_to_end(where)

@@ -279,8 +279,13 @@ class Producer(Sender):
         StoreFullError, StoreFailedError, LogClosedError.
         """
         with self.lock:
-            prepared = self._manager().initialize(keep_prepared)
-        notice_replacements(self._store_parts.live_producers())
+            manager = self._manager()
+            prepared = manager.initialize(keep_prepared)
+        owners = self._store_parts.owners
+        replaced = owners.get(manager.transactional_id)
+        owners[manager.transactional_id] = self
+        if replaced is not None and replaced is not self:
+            replaced.notice_replacement()
         return prepared
 
     def send_offsets_to_transaction(

@@ -1,7 +1,8 @@
 """Parts that the producers of one store share."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
 
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.producer.linger import LingerTimer
@@ -15,7 +16,10 @@ from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProducerParts:
-    """The parts of an open store that producers use; `live_producers()` are those not closed."""
+    """The parts of an open store that producers use.
+
+    `owners` has for each transactional id the producer of this process that took it over last.
+    """
 
     engine: Engine
     state_log: CompactedLog
@@ -25,4 +29,4 @@ class ProducerParts:
     group_offsets: GroupOffsets
     staged: StagedCommits
     linger: LingerTimer
-    live_producers: Callable[[], Sequence[object]]
+    owners: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)

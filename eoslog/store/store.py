@@ -124,7 +124,6 @@ class Store:
                 self._files.group_offsets,
                 self._staged,
                 self._linger,
-                self._live_producers,
             )
             self._files.begin()
             self._files.topics.finish_deletions()

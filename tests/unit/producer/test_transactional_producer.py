@@ -790,6 +790,21 @@ def test_t08_the_newer_one_writes_and_the_older_ones_next_send_fails(topics):
     assert values_of(topics, "a") == [b"3", b"4"]
 
 
+def test_only_who_had_the_id_is_asked_when_it_is_taken_over(topics, monkeypatch):
+    """With 10,000 producers alive the others would cost milliseconds."""
+    others = [topics.producer(transactional_id=f"other {number}") for number in range(3)]
+    for other in others:
+        other.init_transactions()
+    asked = []
+    monkeypatch.setattr(
+        TransactionalProducer, "notice_replacement", lambda self: asked.append(self)
+    )
+    first = ready(topics)
+    assert asked == []
+    ready(topics)
+    assert asked == [first]
+
+
 def test_t14_ten_producers_in_a_row(topics):
     epochs = []
     for number in range(10):
