@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # cython-lint starts another tool of the environment by its name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# The tests start thousands of processes: none has to compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
 LIBRARY_SOURCES := $(wildcard native/*.pyx native/*.pxd native/include/*.h bindings/*.pyx bindings/*.pxd)
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built
