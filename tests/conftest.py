@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from one_spark_session import SPARK_FOLDER, OneSparkSession
 from quick_java import make_java_quick
 
 MARKERS = (
@@ -49,15 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    from one_spark_session import OneSparkSession
-
     return OneSparkSession(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # What takes longest comes first: no process is left with it while the other has nothing.
-    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK_FOLDER))
     # An nth that divides no number of values of a parameter leaves every value in.
     seen: Counter[tuple[Path, str]] = Counter()
     for item in items:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from bad_input.small_store import TOPIC, check_whole, make_store
 from forked import as_nobody
-from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -152,7 +151,8 @@ def staged_values(store: eoslog.Store) -> list[bytes]:
     return [record.value for record in records]
 
 
-@pytest.mark.parametrize("is_clean", short_form([True, False], False))
+@pytest.mark.every_nth(2)
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
 def test_each_directory_refused(own_path, is_clean):
     # What is imported only when it is used may not be readable to nobody.
     make_whole_store(own_path / "first", own_path / "second")

@@ -203,43 +203,37 @@ def test_a_job_without_rows_is_a_version_too(spark, store_path):
 # Mistakes: before any task runs.
 
 
+@pytest.mark.every_nth(7)
 @pytest.mark.parametrize(
     ("options", "reason"),
-    short_form(
-        [
-            ({"topik": "orders"}, "did you mean topic"),
-            ({"txnAppId": "nightly"}, "txnAppId and txnVersion belong together"),
-            ({"txnVersion": "0"}, "txnAppId and txnVersion belong together"),
-            ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is 0 at least"),
-            ({"allowBatchIdReset": "true"}, "allowBatchIdReset"),
-            ({"durability": "never"}, "durability is one of"),
-            ({"partitions": "5"}, "has 4 partitions, not 5"),
-            ({"topic": "nowhere"}, "no topic 'nowhere'"),
-            ({"topic": None}, "no topic"),
-            ({"mode": "overwrite"}, 'mode("append")'),
-        ],
+    [
         ({"topik": "orders"}, "did you mean topic"),
+        ({"txnAppId": "nightly"}, "txnAppId and txnVersion belong together"),
+        ({"txnVersion": "0"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is 0 at least"),
+        ({"allowBatchIdReset": "true"}, "allowBatchIdReset"),
+        ({"durability": "never"}, "durability is one of"),
+        ({"partitions": "5"}, "has 4 partitions, not 5"),
         ({"topic": "nowhere"}, "no topic 'nowhere'"),
-    ),
+        ({"topic": None}, "no topic"),
+        ({"mode": "overwrite"}, 'mode("append")'),
+    ],
 )
 def test_options_that_are_wrong(spark, store_path, options, reason):
     assert reason in refused(numbers(spark), store_path, **options)
 
 
+@pytest.mark.every_nth(5)
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    short_form(
-        [
-            (["value AS walue"], "no column 'value'"),
-            (["value", "value AS kee"], "unknown columns kee"),
-            (["CAST(value AS INT) AS value"], "column value is binary or string"),
-            (["value", "value AS partition"], "column partition is int"),
-            (["value", "TIMESTAMP_NTZ'2026-01-01 12:00:00' AS timestamp"], "CAST"),
-            (["value", "map('a', 'b') AS headers"], "column headers is array"),
-        ],
+    [
         (["value AS walue"], "no column 'value'"),
+        (["value", "value AS kee"], "unknown columns kee"),
+        (["CAST(value AS INT) AS value"], "column value is binary or string"),
+        (["value", "value AS partition"], "column partition is int"),
+        (["value", "TIMESTAMP_NTZ'2026-01-01 12:00:00' AS timestamp"], "CAST"),
         (["value", "map('a', 'b') AS headers"], "column headers is array"),
-    ),
+    ],
 )
 def test_columns_that_are_wrong(spark, store_path, columns, reason):
     assert reason in refused(numbers(spark).selectExpr(*columns), store_path)
