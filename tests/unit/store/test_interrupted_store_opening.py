@@ -112,7 +112,7 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
 CLEARING_UP = (1, 2, 4, 7)
 
 
-@pytest.mark.parametrize("stride", short_form([701, 211], 701))
+@pytest.mark.parametrize("stride", short_form([421, 211], 421))
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_second_interrupt_as_it_clears_up_keeps_nothing_for_good(path, in_short, stride):
     """What it left open goes with the exception."""
