@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[test] % marker.args[0]:
                 item.add_marker(pytest.mark.soak)
             seen[test] += 1
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on the disk. `tmp_path` may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="eoslog-test-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ WAIT_S = 120
 
 
 @pytest.fixture(autouse=True)
-def stores_of_their_own(monkeypatch):
+def stores_of_their_own(monkeypatch, tmp_path):
     """What a test leaves open is closed, and no other test's stores are seen."""
     made = open_stores._OpenStores()
     monkeypatch.setattr(open_stores, "_stores", made)

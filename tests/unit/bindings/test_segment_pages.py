@@ -25,6 +25,12 @@ store.flush()
 
 
 @pytest.fixture
+def tmp_path(disk_path):
+    """Files in memory have other pages."""
+    return disk_path
+
+
+@pytest.fixture
 def beside(open_store, store_path):
     """The partition in a store that syncs, and a producer's process beside it."""
     store = open_store("commit")

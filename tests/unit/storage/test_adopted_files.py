@@ -235,9 +235,10 @@ def test_a_file_that_is_gone_is_left_to_the_copy(store):
 
 
 @pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="there is no second file system")
-def test_a_file_of_another_file_system_is_copied(store):
+def test_a_file_of_another_file_system_is_copied(store, disk_path):
     path, file = one_file(store)
-    elsewhere = MEMORY / f"eoslog-test-{os.getpid()}.batches"
+    in_memory = MEMORY.stat().st_dev == store.path.stat().st_dev
+    elsewhere = (disk_path if in_memory else MEMORY) / f"eoslog-test-{os.getpid()}.batches"
     try:
         elsewhere.write_bytes(path.read_bytes())
         if elsewhere.stat().st_dev == store.path.stat().st_dev:
