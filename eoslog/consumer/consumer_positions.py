@@ -6,7 +6,6 @@ transaction may move the group. An offset that the log does not hold is left for
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 from eoslog.bindings.record_batch import BatchHeader, Record
 from eoslog.bindings.shared_page import SharedPage
@@ -126,8 +125,10 @@ class ConsumerPositions:
             return
         for where, position in self.current.items():
             if position is None:
-                with suppress(UnstableOffsetCommitError):
+                try:
                     self.begin(where)
+                except UnstableOffsetCommitError:
+                    continue
 
     def begin(self, where: TopicPartition) -> int:
         """The position, found if there is none yet.
@@ -242,7 +243,8 @@ class ConsumerPositions:
             raise NoOffsetForPartitionError(
                 f"{where} has no position, and auto_offset_reset is 'none': seek first"
             )
-        position = partition.log_start_offset if self.begins_at_oldest else self.end_of(partition)
+        at_oldest = self._reset == "earliest"
+        position = partition.log_start_offset if at_oldest else self.end_of(partition)
         self.current[where] = position
         return position
 
