@@ -7,6 +7,7 @@ import fcntl
 import os
 import threading
 import time
+import zlib
 from contextlib import suppress
 
 from eoslog import errors
@@ -16,7 +17,7 @@ from eoslog.bindings.snapshot_files import (
     snapshot_path,
 )
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -98,6 +99,9 @@ cdef class OpenedLog:
         if shared is not None:
             self._log.wake_word = &shared._page.wakeup
         log_init(&self._log)
+            # Those of a topic get one after the other: 32 of them share none.
+            self._log.wake_bit = <uint32_t>1 << (
+                (zlib.crc32(topic_id) + <size_t>partition) % 32)
         if opening is not None:
             opening._log = self
         self._open_page(control_path, session, topic_id)
@@ -497,7 +501,8 @@ cdef class OpenedLog:
         log_view_end(&self._log)
 
     def want_wakeup(self):
-        """Have the next publish, in any process, wake the sleepers on the shared page.
+        """Have the next publish, in any process, wake the sleepers on the shared page; the bit for
+        which they sleep.
 
         Call it before the check of what is waited for.
         """
@@ -508,6 +513,7 @@ cdef class OpenedLog:
     def deleted(self):
         """True if its topic was deleted, by any process."""
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
+        return self._log.wake_bit
 
     def mark_deleted(self):
         """The topic is gone: every call, in every process, raises LogClosedError from now on."""

@@ -23,10 +23,10 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_unmap_file, munmap,
 )
 from eoslog.native.shared_page cimport (
-    EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS, SHARED_PAGE_MAGIC,
-    SHARED_PAGE_VERSION, shared_counter_lift, shared_counter_load, shared_counter_raise,
-    shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made,
-    shared_word_load, shared_word_wait, shared_word_wake,
+    EOWNERDEAD, ETIMEDOUT, SHARED_ALL_BITS, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS,
+    SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, shared_counter_lift, shared_counter_load,
+    shared_counter_raise, shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init,
+    shared_page_is_made, shared_word_load, shared_word_wait, shared_word_wake,
 )
 
 SESSION_BYTES = 16
@@ -36,6 +36,8 @@ LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
  COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
  COUNTER_PRODUCER_IDS_FOUND) = range(8)
+# For a wait that each wake-up ends.
+ALL_BITS = SHARED_ALL_BITS
 # After a longer wait the error names the holder: that process hangs, or was stopped.
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
@@ -170,7 +172,7 @@ cdef class SharedPage:
         It must not be used to wait for others any more.
         """
         if self._map != NULL and self._held_count == 0:
-            shared_word_wake(&self._page.wakeup)
+            shared_word_wake(&self._page.wakeup, SHARED_ALL_BITS)
             eos_unmap_file(self._map, sizeof(SharedPageHead))
 
     def __reduce__(self):
@@ -306,8 +308,8 @@ cdef class SharedPage:
         self._check_counter(0)
         return shared_word_load(&self._page.wakeup)
 
-    def wait(self, uint32_t word, double timeout_s):
-        """Sleep until somebody wakes, unless that happened since the word was read.
+    def wait(self, uint32_t word, double timeout_s, uint32_t bits=ALL_BITS):
+        """Sleep until somebody wakes one of the bits, unless that happened since the word was read.
 
         Returns early too: after a second, and on a signal.
         """
@@ -317,9 +319,9 @@ cdef class SharedPage:
             return
         timeout_ns = <int64_t>(min(timeout_s, _WAIT_S_MAX) * 1e9)
         with nogil:
-            shared_word_wait(&self._page.wakeup, word, timeout_ns)
+            shared_word_wait(&self._page.wakeup, word, bits, timeout_ns)
 
     def wake(self):
         """Wake the sleeping readers of all processes."""
         self._check_counter(0)
-        shared_word_wake(&self._page.wakeup)
+        shared_word_wake(&self._page.wakeup, SHARED_ALL_BITS)

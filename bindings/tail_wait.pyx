@@ -12,7 +12,7 @@ from eoslog.bindings.log_reader cimport LogReader
 from eoslog.bindings.opened_log cimport OpenedLog
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.control_page cimport control_want
-from eoslog.native.shared_page cimport shared_word_load, shared_word_wait
+from eoslog.native.shared_page cimport SHARED_ALL_BITS, shared_word_load, shared_word_wait
 
 cdef enum:
     NOBODY = -1
@@ -54,18 +54,21 @@ cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint 
                                double timeout_s) except -2:
     cdef Py_ssize_t index
     cdef uint32_t word = shared_word_load(&page._page.wakeup)
+    cdef uint32_t bits = 0
     cdef int64_t timeout_ns
     cdef OpenedLog log
     for index in range(len(logs)):
         log = <OpenedLog>logs[index]
         log._check_open()
         control_want(log._log.page)
+        bits |= log._log.wake_bit
     index = first_with_more(logs, positions, committed)
     if index != NOBODY or timeout_s <= 0:
         return index
     timeout_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
     with nogil:
-        shared_word_wait(&page._page.wakeup, word, timeout_ns)
+        shared_word_wait(
+            &page._page.wakeup, word, bits if bits != 0 else SHARED_ALL_BITS, timeout_ns)
     index = first_with_more(logs, positions, committed)
     if index == NOBODY:
         PyErr_CheckSignals()

@@ -89,7 +89,7 @@ cdef void log_unlock(PartitionLog* log) noexcept nogil:
     pthread_mutex_unlock(&log.view_lock)
     control_unlock(log.page)
     if control_take_wanted(log.page) and log.wake_word != NULL:
-        shared_word_wake(log.wake_word)
+        shared_word_wake(log.wake_word, log.wake_bit)
 
 
 cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:

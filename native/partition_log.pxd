@@ -45,6 +45,7 @@ cdef struct PartitionLog:
     uint32_t* wake_word              # What readers of all partitions sleep on; NULL without any.
     int32_t process_id
     pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.
+    uint32_t wake_bit                # For which readers of this one do.
     int64_t known_end                # Segments, indexes, producers are those of the batches below.
     int64_t stable_end               # Last stable offset as of then.
     int64_t own_end                  # Below it are batches of this process, or such as it took in.

@@ -23,6 +23,8 @@ cdef extern from "shared_page.h" nogil:
     uint64_t shared_counter_load(const SharedPageHead* page, int number) noexcept
     uint64_t shared_counter_raise(SharedPageHead* page, int number) noexcept
     void shared_counter_lift(SharedPageHead* page, int number, uint64_t value) noexcept
-    void shared_word_wait(const uint32_t* word, uint32_t seen, int64_t timeout_ns) noexcept
-    void shared_word_wake(uint32_t* word) noexcept
+    const uint32_t SHARED_ALL_BITS
+    void shared_word_wait(
+        const uint32_t* word, uint32_t seen, uint32_t bits, int64_t timeout_ns) noexcept
+    void shared_word_wake(uint32_t* word, uint32_t bits) noexcept
     uint32_t shared_word_load(const uint32_t* word) noexcept

@@ -1,8 +1,9 @@
 """Wake-ups of readers that wait for records in one store, by the writers that append them.
 
-All readers of a session's processes sleep on one word of the page that they share. A reader first
-sets a flag at each partition, then looks, then sleeps. The engine's publish clears the flag, and
-makes the system call only if it was set. A reader that dies costs one needless wake-up. Readers and
+All readers of a session's processes sleep on one word of the page that they share, each for the
+bits of its partitions: of 32, so that few others wake with it. A reader first sets a flag at each
+partition, then looks, then sleeps. The engine's publish clears the flag, and makes the system call
+only if it was set. A reader that dies costs one needless wake-up. Readers and
 writers share no lock, so an interrupted reader never blocks another.
 """
 
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from eoslog.bindings.shared_page import SharedPage
+from eoslog.bindings.shared_page import ALL_BITS, SharedPage
 
 # A reader looks again after so long, woken or not: a writer may die between its publish and
 # the wake-up, and Python handles signals only between two sleeps.
@@ -20,8 +21,8 @@ LOOK_AGAIN_S = 1.0
 class Watched(Protocol):
     """Partition of the store that is waited for."""
 
-    def want_wakeup(self) -> None:
-        """Have the next publish wake the sleeping readers."""
+    def want_wakeup(self) -> int:
+        """Have the next publish wake the sleeping readers; return the bit for which they sleep."""
 
 
 class AppendSignal:
@@ -34,13 +35,15 @@ class AppendSignal:
         """Have all readers look again, in all processes, after a change that is no append."""
         self.shared.wake()
 
-    def want(self, partitions: Iterable[Watched]) -> None:
+    def want(self, partitions: Iterable[Watched]) -> int:
         """Have the next append to any of these wake the sleeping readers; call it after `look`.
 
-        Raises what the partitions raise: LogClosedError.
+        Return the bits to sleep for. Raises what the partitions raise: LogClosedError.
         """
+        bits = 0
         for partition in partitions:
-            partition.want_wakeup()
+            bits |= partition.want_wakeup()
+        return bits
 
     def sleeper(self) -> "Sleeper":
         """Return a waiting reader."""
@@ -59,13 +62,13 @@ class AppendSignal:
         while True:
             # Wanted first, looked second: an append that is not seen here finds the wish.
             sleeper.look()
-            self.want(partitions)
+            bits = self.want(partitions)
             if is_ready():
                 return True
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False
-            sleeper.sleep(left_s)
+            sleeper.sleep(left_s, bits or ALL_BITS)
             # Before the flag is set again: the next append would pay for nothing.
             if is_ready():
                 return True
@@ -82,6 +85,8 @@ class Sleeper:
         """Have each wake-up count from here on."""
         self._word = self._shared.wake_word()
 
-    def sleep(self, timeout_s: float) -> None:
-        """Sleep until a thread or process wakes it, at most LOOK_AGAIN_S; may return early."""
-        self._shared.wait(self._word, min(timeout_s, LOOK_AGAIN_S))
+    def sleep(self, timeout_s: float, bits: int = ALL_BITS) -> None:
+        """Sleep until a thread or process wakes one of the bits, at most LOOK_AGAIN_S; may return
+        early.
+        """
+        self._shared.wait(self._word, min(timeout_s, LOOK_AGAIN_S), bits)

@@ -695,12 +695,13 @@ class Partition:
             log.refresh()  # Raises.
         return cast(PartitionLog, log)
 
-    def want_wakeup(self) -> None:
-        """Have the next append, in any process, wake those that sleep on the store's signal.
+    def want_wakeup(self) -> int:
+        """Have the next append, in any process, wake those that sleep on the store's signal; return
+        the bit for which they do.
 
         To be called before the look at what is waited for.
         """
-        self._log.want_wakeup()
+        return self._log.want_wakeup()
 
     def prepare_spare(self) -> int:
         """Fill a segment file ahead of its need; how many were made.

@@ -294,7 +294,7 @@ static inline void control_sync_end(ControlPage *page) {
 static inline void control_sync_wait(ControlPage *page, uint32_t round) {
     CRASH_POINT("control page: turn to sync");
     __atomic_add_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
-    shared_word_wait(&page->sync_round, round, CONTROL_SYNC_LOOK_NS);
+    shared_word_wait(&page->sync_round, round, SHARED_ALL_BITS, CONTROL_SYNC_LOOK_NS);
     CRASH_POINT("control page: turn to sync");
     __atomic_sub_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
 }

@@ -23,6 +23,7 @@
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
 #define SHARED_PAGE_VERSION 5
 #define SHARED_COUNTERS 32
+#define SHARED_ALL_BITS FUTEX_BITSET_MATCH_ANY
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
 /* Each look comes twice as long after the one before, up to a few microseconds: meanwhile the holder may take the lock again and
@@ -40,7 +41,7 @@ typedef struct SharedLock {
 typedef struct SharedPageHead {
     uint64_t magic; /* Stored last: before it nothing else counts. */
     uint32_t version;
-    uint32_t wakeup; /* Futex word. */
+    uint32_t wakeup; /* Futex word; a partition has one of 32 bits, and what is no append has all. */
     uint8_t session[16];
     uint64_t counters[SHARED_COUNTERS];
     SharedLock locks[SHARED_LOCKS];
@@ -117,19 +118,25 @@ static inline int shared_mutex_take(pthread_mutex_t *mutex, int64_t timeout_ns) 
     return result == EBUSY ? ETIMEDOUT : result;
 }
 
-/* Sleep while the word is the given one; at most so long; may return early. */
-static inline void shared_word_wait(const uint32_t *word, uint32_t seen, int64_t timeout_ns) {
-    struct timespec left;
-    left.tv_sec = timeout_ns / 1000000000;
-    left.tv_nsec = timeout_ns % 1000000000;
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &left, NULL, 0);
+/* Sleep while the word is the given one, until one of these bits is woken; at most so long; may return early. */
+static inline void shared_word_wait(const uint32_t *word, uint32_t seen, uint32_t bits, int64_t timeout_ns) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ns / 1000000000;
+    until.tv_nsec += timeout_ns % 1000000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec += 1;
+    }
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &until, NULL, bits);
 }
 
-static inline void shared_word_wake(uint32_t *word) {
+/* Wake who sleeps for one of these bits; who is about to sleep looks again, whatever it wants. */
+static inline void shared_word_wake(uint32_t *word, uint32_t bits) {
     CRASH_POINT("shared page: word");
     __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
     CRASH_POINT("shared page: wake");
-    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
 }
 
 static inline uint32_t shared_word_load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }

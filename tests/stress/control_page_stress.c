@@ -40,6 +40,7 @@ static int known_clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 #define BATCH_MAX 10
 #define RECORDS_MAX (1 << 22)
 #define GUARDED 8
+#define READERS_BIT (1u << 7)
 #define SECOND_NS INT64_C(1000000000)
 #define LOCK_TIMEOUT_NS (20 * SECOND_NS)
 #define DEATH_IN 400 /* One append in so many is the writer's last. */
@@ -162,7 +163,7 @@ static void append_unlock(void) {
     control_unlock(&world->page);
     if (control_take_wanted(&world->page)) {
         count(&world->wakes);
-        shared_word_wake(&world->shared.wakeup);
+        shared_word_wake(&world->shared.wakeup, READERS_BIT);
     }
 }
 
@@ -298,7 +299,7 @@ static void sleep_on(void) {
         control_want(&world->page);
         end = control_load(&world->page.log_end_offset);
         if (end == seen) {
-            shared_word_wait(&world->shared.wakeup, word, SECOND_NS / 4);
+            shared_word_wait(&world->shared.wakeup, word, READERS_BIT, SECOND_NS / 4);
             end = control_load(&world->page.log_end_offset);
             if (end > seen)
                 count(is_late(word) ? &world->late_wakes : &world->followed);
@@ -442,7 +443,7 @@ static void run(double seconds, uint64_t seed) {
                 worker_start(&workers[number]);
     }
     __atomic_store_n(&world->stop, 1, __ATOMIC_RELEASE);
-    shared_word_wake(&world->shared.wakeup);
+    shared_word_wake(&world->shared.wakeup, SHARED_ALL_BITS);
     for (number = 0; number < WORKERS; number++)
         worker_ended(&workers[number], 1);
 }

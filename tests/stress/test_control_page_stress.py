@@ -114,8 +114,9 @@ def test_holders_of_locks_die(plain, kind):
 
 BROKEN = {
     "nobody is woken": (
-        "static inline void shared_word_wake(uint32_t *word) {",
-        "static inline void shared_word_wake(uint32_t *word) {\n    if (*word + 1 != 0) return;",
+        "static inline void shared_word_wake(uint32_t *word, uint32_t bits) {",
+        "static inline void shared_word_wake(uint32_t *word, uint32_t bits) {\n"
+        "    if (*word + 1 != 0) return;",
         "wake-ups were lost",
     ),
     "the wish comes too late": (

@@ -10,7 +10,7 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.bindings.shared_page import SharedPage
+from eoslog.bindings.shared_page import ALL_BITS, SharedPage
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.producer.linger import LingerTimer
 from eoslog.session.append_signal import AppendSignal
@@ -67,6 +67,7 @@ class Watched:
 
     def want_wakeup(self):
         self.wanted = True
+        return ALL_BITS
 
     def append(self):
         self.count += 1
