@@ -27,7 +27,7 @@ from eoslog.native.abort_index cimport abort_index_drop_below, abort_index_trunc
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
-from eoslog.native.control_page cimport control_set_flag
+from eoslog.native.control_page cimport control_note_opened, control_set_flag
 from eoslog.native.log_lock cimport log_lock, log_unlock, log_view_end
 from eoslog.native.partition_log cimport log_end, log_note_end, log_publish
 from eoslog.native.producer_table cimport (
@@ -239,6 +239,9 @@ cdef class LogProducers(LogReader):
                 status = log_lock(&self._log, &fault)
                 if status == STATUS_OK:
                     log_publish(&self._log, log_end(&self._log))
+                    # Nothing was made, cut or removed here since the files were found.
+                    if self._was_clean and not self._log.directory_unsynced:
+                        control_note_opened(self._log.page)
                     control_set_flag(&self._log.page.ready, 1)
                     log_unlock(&self._log)
             if status != STATUS_OK and status != STATUS_FAILED:

@@ -17,6 +17,7 @@ cdef class OpenedLog:
     cdef readonly int partition
     cdef readonly bint attached              # Other processes had it open already.
     cdef readonly int64_t synced_before      # All below was synced, by an earlier session's note.
+    cdef bint _was_clean                     # Opened by this process, after a clean close.
     cdef object _close_lock
     cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
 

@@ -271,6 +271,7 @@ cdef class OpenedLog:
         self._log.own_end = log_end(&self._log)
         remove_stray_snapshots(self.path, log_end(&self._log))
         if not clean:
+        self._was_clean = clean
             remove_spoiled_snapshots(self.path)
         return 0
 

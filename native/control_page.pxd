@@ -27,6 +27,8 @@ cdef extern from "control_page.h" nogil:
         int32_t holder
         uint32_t wanted
         uint8_t topic_id[16]
+        uint32_t opened_sequence
+        int64_t opened_end_offset
     ctypedef struct ControlView:
         int64_t log_end_offset
         int64_t active_base_offset
@@ -53,6 +55,8 @@ cdef extern from "control_page.h" nogil:
     void control_write_begin(ControlPage* page) noexcept
     void control_write_end(ControlPage* page) noexcept
     bint control_view(const ControlPage* page, ControlView* view) noexcept
+    void control_note_opened(ControlPage* page) noexcept
+    bint control_is_as_opened(const ControlPage* page) noexcept
     void control_want(ControlPage* page) noexcept
     bint control_take_wanted(ControlPage* page) noexcept
     int control_sync_take(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept

@@ -3,13 +3,15 @@
 """The end of a log in this process: closed cleanly by the last process, or let go of as it is.
 
 Invariants: the page says that the log is sealed only after a sync of all its files, so the next
-opening need not verify them; a closed log takes no appends and no new readers, and the segments
+opening need not verify them; what was not changed since a clean close is not written or synced
+again; a closed log takes no appends and no new readers, and the segments
 that a reader still holds are unloaded when it releases them.
 """
 from libc.stdint cimport int32_t
 
 from eoslog.native.control_page cimport (
-    control_raise, control_set_flag, control_sync_end, control_sync_holder, control_sync_take,
+    control_is_as_opened, control_raise, control_set_flag, control_sync_end, control_sync_holder,
+    control_sync_take,
 )
 from eoslog.native.empty_segment cimport empty_segment_for_close
 from eoslog.native.log_lock cimport LOCK_TIMEOUT_NS, log_lock, log_unlock
@@ -79,6 +81,9 @@ cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
     if status != STATUS_OK:
         return status
     active = log_active(log)
+    # The files are, too, if none was made, removed or written ahead of the close.
+    if control_is_as_opened(log.page) and not (log.directory_unsynced or active.indexes_unsynced):
+        return STATUS_OK
     status = segment_seal(active, log.directory, out)
     active.unsynced = True
     if status == STATUS_OK and log.producers.evicted_count == 0:

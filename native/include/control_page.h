@@ -56,6 +56,8 @@ typedef struct ControlPage {
     int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: nobody does. */
     int64_t lock_passed_ns;          /* When one of those had it last, or others made way. */
     uint8_t topic_id[16];            /* A page may outlive the topic that it was made for. */
+    uint32_t opened_sequence;        /* As they were when the page of a log that was closed cleanly became ready; else 0. */
+    int64_t opened_end_offset;
 } ControlPage;
 
 /* How far the log had been synced when the page was laid out anew, as the pages before said: kept by all of them, in a sector of its
@@ -247,6 +249,20 @@ static inline int control_view(const ControlPage *page, ControlView *view) {
             sched_yield();
     }
     return 0;
+}
+
+/* The log is as its last close, a clean one, left it. */
+static inline void control_note_opened(ControlPage *page) {
+    CRASH_POINT("control page: as opened");
+    page->opened_end_offset = page->log_end_offset;
+    page->opened_sequence = page->sequence;
+}
+
+/* Whether it still is, whatever process is asked about. The log's end tells it where the sequence has come round; an append that
+   failed may have left space reserved. The caller holds the lock. */
+static inline int control_is_as_opened(const ControlPage *page) {
+    return page->sequence == page->opened_sequence && page->log_end_offset == page->opened_end_offset &&
+           page->active_reserved_bytes == page->active_valid_bytes;
 }
 
 /* A reader is about to look for records, and to sleep if there are none: in this order. */

@@ -1,0 +1,81 @@
+"""How many syncs an opening and a closing take: what was not changed is not synced again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from call_faults import failing_calls
+from call_faults.test_faults import TESTS
+
+import eoslog
+
+PARTITIONS = 30
+COUNT = """
+import errno, sys
+from pathlib import Path
+from call_faults import failing_calls
+import eoslog
+path, read, written = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+failing_calls.arm(path, "sync", 10**9, errno.EIO, again=False)
+with eoslog.open(path, durability="process") as store:
+    consumer = store.consumer()
+    consumer.assign([eoslog.TopicPartition("t", number) for number in range(read)])
+    found = 0
+    while found < read:
+        found += len(consumer.poll(0))
+    for number in range(written):
+        store.producer().append("t", partition=number, values=[b"more"])
+print(failing_calls.disarm()[0])
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t", partitions=PARTITIONS)
+        for number in range(PARTITIONS):
+            store.producer().append("t", partition=number, values=[b"one"])
+    return path
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler")
+    return failing_calls.build_library(tmp_path)
+
+
+def syncs_of(path: Path, library: Path, *, read: int, written: int = 0) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, str(path), str(read), str(written)],
+        cwd=TESTS,
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_partitions_that_were_only_read_are_not_synced(path, library):
+    few = syncs_of(path, library, read=1)
+    assert syncs_of(path, library, read=PARTITIONS) == few
+    # The log and its names, at least, of each that was changed.
+    assert syncs_of(path, library, read=1, written=PARTITIONS) >= few + 2 * PARTITIONS
+    with eoslog.open(path) as store:
+        assert store.verify() == []
+
+
+def test_a_store_that_is_read_again_and_again_stays_clean(path, library):
+    for _ in range(2):
+        syncs_of(path, library, read=PARTITIONS)
+    with eoslog.open(path) as store:
+        assert store.verify() == []
+        ends = [store.partition("t", number).log_end_offset for number in range(PARTITIONS)]
+    assert ends == [1] * PARTITIONS
