@@ -36,9 +36,10 @@ from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
 )
+from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
-    SegmentFile, deleted_segments_free, log_add_segment, log_end, log_failure, log_free, log_init,
-    log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
+    SegmentFile, deleted_segments_free, log_add_segment, log_end, log_enter_files, log_failure,
+    log_free, log_init, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport (
@@ -98,10 +99,11 @@ cdef class OpenedLog:
         self._shared = shared
         if shared is not None:
             self._log.wake_word = &shared._page.wakeup
-        log_init(&self._log)
             # Those of a topic get one after the other: 32 of them share none.
             self._log.wake_bit = <uint32_t>1 << (
                 (zlib.crc32(topic_id) + <size_t>partition) % 32)
+        log_init(&self._log)
+        open_files_make_room()
         if opening is not None:
             opening._log = self
         self._open_page(control_path, session, topic_id)
@@ -112,6 +114,7 @@ cdef class OpenedLog:
             self._let_others_in()
         else:
             self._open_log(clean, recovery_point, log_start_offset)
+        log_enter_files(&self._log)
 
     def __dealloc__(self):
         if self._page_fd >= 0:
@@ -268,10 +271,10 @@ cdef class OpenedLog:
         free(files)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        self._was_clean = clean
         self._log.own_end = log_end(&self._log)
         remove_stray_snapshots(self.path, log_end(&self._log))
         if not clean:
-        self._was_clean = clean
             remove_spoiled_snapshots(self.path)
         return 0
 
@@ -356,6 +359,7 @@ cdef class OpenedLog:
         self._check_open()
         self.attached = True
         self._attach()
+        log_enter_files(&self._log)
 
     cdef void _fault_init(self, Fault* fault) noexcept:
         memset(fault, 0, sizeof(Fault))
@@ -509,12 +513,12 @@ cdef class OpenedLog:
         """
         self._check_open()
         control_want(self._log.page)
+        return self._log.wake_bit
 
     @property
     def deleted(self):
         """True if its topic was deleted, by any process."""
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
-        return self._log.wake_bit
 
     def mark_deleted(self):
         """The topic is gone: every call, in every process, raises LogClosedError from now on."""

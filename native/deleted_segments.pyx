@@ -14,6 +14,7 @@ from eoslog.native.control_page cimport control_load, control_raise
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
+from eoslog.native.open_files cimport open_files_count
 from eoslog.native.partition_log cimport (
     log_end, log_fail, log_publish, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
     take_first,
@@ -149,7 +150,9 @@ cdef bint remove_files(PartitionLog* log, Segment* segment, bint held) noexcept 
         segment_unload(segment)
         fd = spare_keep(log.spare_directory, log.options.spare_segments, path, fd)
     else:
+        segment_unload(segment)
         unlink(path)
+    open_files_count(fd >= 0)
     pthread_mutex_lock(&log.segments_lock)
     segment.fd = fd
     segment_retire(log, segment)

@@ -6,6 +6,8 @@ Invariants: keys strictly increase; entries [0, stored_count) stand in the file,
 index_file_store ends after the last entry.
 """
 from libc.stdint cimport INT32_MAX
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from eoslog.native.atomics cimport load_acquire_32, store_release_32
 from eoslog.native.byte_order cimport store_be32, store_be64
@@ -30,15 +32,52 @@ cdef bint index_file_open(
         index.capacity_count = 2
     index.count = 0
     index.stored_count = 0
+    index.packed = False
     index.entries = eos_map_anonymous(<size_t>index.capacity_count * <size_t>entry_bytes)
     return index.entries != NULL
 
 
 cdef void index_file_close(IndexFile* index) noexcept nogil:
-    if index.entries != NULL:
-        munmap(index.entries, <size_t>index.capacity_count * <size_t>index.entry_bytes)
+    give_back(index)
     index.entries = NULL
     index.count = 0
+
+
+cdef void give_back(IndexFile* index) noexcept nogil:
+    if index.packed:
+        free(index.entries)
+    elif index.entries != NULL:
+        munmap(index.entries, <size_t>index.capacity_count * <size_t>index.entry_bytes)
+    index.packed = False
+
+
+cdef bint index_file_pack(IndexFile* index) noexcept nogil:
+    """Keep the entries without a mapping, until index_file_unpack; False if there is no memory.
+    Nobody looks at them meanwhile.
+    """
+    cdef size_t used_bytes = <size_t>index.count * <size_t>index.entry_bytes
+    cdef uint8_t* entries = <uint8_t*>malloc(used_bytes + 1)
+    if entries == NULL:
+        return False
+    memcpy(entries, index.entries, used_bytes)
+    give_back(index)
+    index.entries = entries
+    index.packed = True
+    return True
+
+
+cdef bint index_file_unpack(IndexFile* index) noexcept nogil:
+    """Have room for more entries again; False if there is no memory."""
+    cdef uint8_t* entries
+    if not index.packed:
+        return True
+    entries = eos_map_anonymous(<size_t>index.capacity_count * <size_t>index.entry_bytes)
+    if entries == NULL:
+        return False
+    memcpy(entries, index.entries, <size_t>index.count * <size_t>index.entry_bytes)
+    give_back(index)
+    index.entries = entries
+    return True
 
 
 cdef void index_file_append(IndexFile* index, int64_t key, int32_t value) noexcept nogil:

@@ -17,7 +17,7 @@ from eoslog.native.control_page cimport (
 )
 from eoslog.native.log_follow cimport log_follow, log_repair
 from eoslog.native.partition_log cimport (
-    log_active, log_failure, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_failure, log_use_active, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.shared_page cimport shared_word_wake
 from eoslog.native.status cimport (
@@ -58,6 +58,8 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
                      0, control_load_32(&log.page.holder))
     pthread_mutex_lock(&log.view_lock)
     status = check_usable(log, out)
+    if status == STATUS_OK:
+        status = log_use_active(log, out)
     failed = log_failure(log)
     if status == STATUS_OK and failed != 0:
         out.os_errno = failed
@@ -109,6 +111,8 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
             return status            # Else it is being taken up just now, by the caller.
     pthread_mutex_lock(&log.view_lock)
     status = check_usable(log, out)
+    if status == STATUS_OK:
+        status = log_use_active(log, out)
     if status == STATUS_OK and is_behind(log):
         status = log_follow(log, out)
         if status == STATUS_IO and out.os_errno == EAGAIN:

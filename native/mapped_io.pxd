@@ -21,6 +21,7 @@ cdef extern from "mapped_io.h" nogil:
     void eos_unmap_file(void* map, size_t bytes) noexcept
     int eos_share(int fd) noexcept
     int eos_have_alone(int fd) noexcept
+    int eos_identity_of(int fd, uint64_t* device, uint64_t* inode) noexcept
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
     int eos_is_at(int fd, const char* path) noexcept
     int eos_count_names(int fd, int64_t* names_out) noexcept

@@ -5,10 +5,11 @@ from eoslog.native.abort_index cimport AbortIndex
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport ControlPage, control_load, control_load_32
+from eoslog.native.open_files cimport FileOwner
 from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.producer_table cimport ProducerTable
 from eoslog.native.segment cimport Segment, SegmentOptions
-from eoslog.native.status cimport Fault, Status
+from eoslog.native.status cimport STATUS_OK, Fault, Status
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -16,6 +17,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept
     int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept
     int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept
+    int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept
     int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept
 
 cdef struct LogOptions:
@@ -43,9 +45,9 @@ cdef struct PartitionLog:
     LogOptions options
     ControlPage* page                # Shared with other processes; all else is this one's own.
     uint32_t* wake_word              # What readers of all partitions sleep on; NULL without any.
+    uint32_t wake_bit                # For which readers of this one do.
     int32_t process_id
     pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.
-    uint32_t wake_bit                # For which readers of this one do.
     int64_t known_end                # Segments, indexes, producers are those of the batches below.
     int64_t stable_end               # Last stable offset as of then.
     int64_t own_end                  # Below it are batches of this process, or such as it took in.
@@ -57,7 +59,8 @@ cdef struct PartitionLog:
     int32_t segment_count
     int32_t segment_capacity
     Segment* deleted                 # Not in the list any longer, without holders, to be freed.
-    pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
+    pthread_mutex_t segments_lock    # For look-ups and list changes, and to open and close files.
+    FileOwner files                  # Open ones of segments; entered and left under segments_lock.
     pthread_mutex_t flush_lock       # One thread of this process at a time syncs; comes first.
     int64_t passed_round             # Of a turn to sync that its holder does not end; -1: none.
     int64_t sync_count               # Syncs of the log by this process so far.
@@ -65,6 +68,7 @@ cdef struct PartitionLog:
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
     bint closed
     bint opened
+    bint closes_files                # When others need room; not while it is being opened.
     bint producers_unknown           # Not restored yet: batches are not taken into the table.
     bint stable_unknown              # Being cut back: no transaction counts as decided.
     bint directory_unsynced          # A file was made or renamed since the directory's last sync.
@@ -75,6 +79,8 @@ cdef Status log_add_segment(
     PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
+cdef void log_enter_files(PartitionLog* log) noexcept nogil
+cdef Status log_reopen_active(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_unload_idle(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
@@ -95,6 +101,16 @@ cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexce
 cdef inline Segment* log_active(PartitionLog* log) noexcept nogil:
     EOS_CHECK(log.segment_count > 0, "partition log: there is an active segment")
     return log.segments[log.segment_count - 1]
+
+
+cdef inline Status log_use_active(PartitionLog* log, Fault* out) noexcept nogil:
+    """Have the file of the active segment open, which may have been closed. The caller holds
+    view_lock.
+    """
+    log.files.used = True
+    if log.segment_count == 0 or log_active(log).fd >= 0:
+        return STATUS_OK
+    return log_reopen_active(log, out)
 
 
 cdef inline int64_t log_end(PartitionLog* log) noexcept nogil:

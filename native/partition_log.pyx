@@ -16,8 +16,9 @@ and by the background thread of each process.
 Invariants: segments are in the order of their base offsets and only the last takes appends; readers
 see nothing at or above the published log end, and every byte below it was in place before it was
 published; a log whose sync failed takes nothing more; a segment in the list `deleted` is not in
-`segments`, and no reader holds it. Lock order: the turn to sync, flush_lock, the page's lock
-(writers of all processes), view_lock, segments_lock.
+`segments`, and no reader holds it; the file of the active segment is closed only while it is synced
+and nobody has view_lock or holds the segment, and it is opened again before it is used. Lock order:
+the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock, segments_lock.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -32,16 +33,19 @@ from eoslog.native.control_page cimport (
     control_flag, control_load, control_raise, control_store, control_store_32,
     control_write_begin, control_write_end,
 )
-from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity
+from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity, eos_sync_data
+from eoslog.native.open_files cimport (
+    file_owner_enter, file_owner_leave, file_owner_unlink, open_files_make_room,
+)
 from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
 from eoslog.native.producer_table cimport table_free, table_init
 from eoslog.native.segment cimport (
-    segment_create, segment_indexes_hold, segment_init, segment_load, segment_rebuild_indexes,
-    segment_store_indexes, segment_unload,
+    segment_close_file, segment_create, segment_indexes_hold, segment_init, segment_load,
+    segment_rebuild_indexes, segment_reopen_file, segment_store_indexes, segment_unload,
 )
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE,
-    STATUS_OK, fault,
+    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_NO_MEMORY,
+    STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 
 cdef extern from "<errno.h>" nogil:
@@ -66,6 +70,8 @@ cdef Status log_init(PartitionLog* log) noexcept nogil:
     pthread_mutex_init(&log.segments_lock, NULL)
     pthread_mutex_init(&log.view_lock, NULL)
     pthread_mutex_init(&log.flush_lock, NULL)
+    log.files.owner = log
+    log.files.close_files = close_files
     log.passed_round = -1
     log.opened = True
     return STATUS_OK
@@ -76,6 +82,7 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     cdef int32_t index
     if not log.opened:
         return
+    file_owner_leave(&log.files)
     deleted_segments_free(log)
     for index in range(log.segment_count):
         segment_unload(log.segments[index])
@@ -125,6 +132,8 @@ cdef Status log_load_segment(
     """
     cdef Fault ignored
     cdef Status status
+    if segment.loaded and segment.fd < 0:
+        return reopen_active(log, segment, out)
     if segment.loaded:
         return STATUS_OK
     log_unload_idle(log)
@@ -151,6 +160,8 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
     cdef Segment* segment
     cdef int32_t index
     cdef int32_t loaded_count = 0
+    open_files_make_room()
+    file_owner_enter(&log.files)
     for index in range(log.segment_count):
         loaded_count += log.segments[index].loaded
     if loaded_count < LOADED_SEGMENTS_MAX:
@@ -161,6 +172,85 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
                 loaded_count > LOADED_SEGMENTS_MAX // 2):
             segment_unload(segment)
             loaded_count -= 1
+
+
+cdef void log_enter_files(PartitionLog* log) noexcept nogil:
+    """The log was opened, or attached to again: from here on its files may be closed."""
+    pthread_mutex_lock(&log.segments_lock)
+    log.closes_files = True
+    file_owner_enter(&log.files)
+    pthread_mutex_unlock(&log.segments_lock)
+
+
+cdef Status log_reopen_active(PartitionLog* log, Fault* out) noexcept nogil:
+    """Open the file of the active segment again. The caller holds view_lock."""
+    cdef Status status = STATUS_OK
+    pthread_mutex_lock(&log.segments_lock)
+    if log_active(log).fd < 0:
+        status = reopen_active(log, log_active(log), out)
+    pthread_mutex_unlock(&log.segments_lock)
+    return status
+
+
+cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
+    cdef int64_t first_base_offset
+    cdef Status status
+    open_files_make_room()
+    file_owner_enter(&log.files)
+    status = segment_reopen_file(segment, log.directory, out)
+    if status != STATUS_IO or out.os_errno != ENOENT:
+        return status
+    # Looked at now: a file goes after the page says so.
+    first_base_offset = control_load(&log.page.first_base_offset)
+    if segment.base_offset < first_base_offset:
+        status = fault(
+            out, STATUS_FELL_BEHIND,
+            "segments were deleted before this process had looked at them; call again",
+            first_base_offset, segment.base_offset)
+    return status
+
+
+cdef void close_files(void* owner, bint unsynced) noexcept nogil:
+    """Close what nobody uses now, of a log that was not used of late.
+
+    A sync comes first, with a descriptor that was open as the bytes were written: a later one might
+    not be told of an error.
+    """
+    cdef PartitionLog* log = <PartitionLog*>owner
+    cdef Segment* segment
+    cdef int32_t index
+    cdef bint all_closed = log.closes_files
+    if pthread_mutex_trylock(&log.view_lock) != 0:
+        return
+    if pthread_mutex_trylock(&log.segments_lock) != 0:
+        pthread_mutex_unlock(&log.view_lock)
+        return
+    for index in range(log.segment_count if log.closes_files and not log.closed else 0):
+        segment = log.segments[index]
+        if segment.fd >= 0 and not close_segment(log, segment, unsynced):
+            all_closed = False
+    if all_closed:
+        file_owner_unlink(&log.files)
+    pthread_mutex_unlock(&log.segments_lock)
+    pthread_mutex_unlock(&log.view_lock)
+
+
+cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noexcept nogil:
+    cdef int error
+    if segment.references > 0:
+        return False
+    if segment.unsynced:
+        if not unsynced or log_failure(log) != 0:
+            return False
+        error = eos_sync_data(segment.fd)
+        if error != 0:
+            log_fail(log, error)
+            return False
+        segment.unsynced = False
+    if segment.active:
+        return segment_close_file(segment)
+    segment_unload(segment)
+    return True
 
 
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
@@ -270,6 +360,7 @@ cdef Status log_acquire(
         pthread_mutex_unlock(&log.segments_lock)
         return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the log has no segment", 0, offset)
     segment = log.segments[index]
+    log.files.used = True
     status = log_load_segment(log, segment, False, out)
     if control_flag(&log.page.deleted):
         # The topic, by any process. If it was created again, the files may be those of the new one.

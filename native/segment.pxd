@@ -1,5 +1,5 @@
 # One segment: a mapped .log file with its two indexes.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from eoslog.native.index_file cimport IndexFile
 from eoslog.native.record_batch cimport (
@@ -33,7 +33,9 @@ cdef struct Segment:
     IndexFile offset_index
     IndexFile time_index
     Segment* next_deleted            # In the log's list of deleted segments.
-    int fd                           # -1 until it is needed.
+    int fd                           # -1 until it is needed; of a loaded one: its file is closed.
+    uint64_t device                  # Of a file that was closed, to know it again.
+    uint64_t inode
     int32_t references               # Readers that hold the map; guarded by the log's segment lock.
     bint active
     bint loaded                      # Indexes are in memory.
@@ -104,3 +106,6 @@ cdef Status segment_store_indexes(
     Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil
 cdef void segment_unload(Segment* segment) noexcept nogil
+cdef bint segment_close_file(Segment* segment) noexcept nogil
+cdef Status segment_reopen_file(
+    Segment* segment, const char* directory, Fault* out) noexcept nogil

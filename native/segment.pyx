@@ -13,25 +13,26 @@ from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.index_file cimport (
-    index_file_append, index_file_close, index_file_lookup, index_file_open, index_file_store,
-    index_file_truncate,
+    index_file_append, index_file_close, index_file_lookup, index_file_open, index_file_pack,
+    index_file_store, index_file_truncate, index_file_unpack,
 )
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
-    EFBIG, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
-    eos_file_bytes, eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename,
-    eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
+    EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
+    eos_file_bytes, eos_identity_of, eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all,
+    eos_rename, eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
     offset_index_truncate,
 )
+from eoslog.native.open_files cimport open_files_count
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
     batch_header_load, batch_terminate,
 )
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_take
-from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, fault
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_OK, fault
 from eoslog.native.time_index cimport (
     TIME_INDEX_ENTRY_BYTES, time_index_full, time_index_load, time_index_offset,
     time_index_timestamp, time_index_truncate,
@@ -65,6 +66,15 @@ cdef void segment_path(
              directory, <long long>base_offset, suffix)
 
 
+cdef int open_file(
+    Segment* segment, const char* path, bint create, bint read_only
+) noexcept nogil:
+    cdef int error = eos_open(path, create, read_only, &segment.fd)
+    if error == 0:
+        open_files_count(1)
+    return error
+
+
 cdef Status segment_create(
     Segment* segment, const char* directory, const char* spare_directory, int32_t spare_max,
     const SegmentOptions* options, Fault* out,
@@ -78,7 +88,7 @@ cdef Status segment_create(
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
     made = spare_take(spare_directory, spare_max, path)
-    error = eos_open(path, True, False, &segment.fd)
+    error = open_file(segment, path, True, False)
     made = made or error == 0
     if error == 0:
         error = eos_share(segment.fd)
@@ -128,7 +138,7 @@ cdef Status segment_load(
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = eos_open(path, False, not writable, &segment.fd)
+    error = open_file(segment, path, False, not writable)
     # As long as it is mapped here no process makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
@@ -549,12 +559,72 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
 
 cdef void segment_unload(Segment* segment) noexcept nogil:
     """Give back the mapping, the file and the indexes; the fields that describe the file stay."""
+    close_file(segment)
+    index_file_close(&segment.offset_index)
+    index_file_close(&segment.time_index)
+    segment.loaded = False
+
+
+cdef void close_file(Segment* segment) noexcept nogil:
     if segment.map != NULL:
         munmap(segment.map, <size_t>segment.map_bytes)
     segment.map = NULL
     if segment.fd >= 0:
         close_fd(segment.fd)
+        open_files_count(-1)
     segment.fd = -1
-    index_file_close(&segment.offset_index)
-    index_file_close(&segment.time_index)
-    segment.loaded = False
+
+
+cdef bint segment_close_file(Segment* segment) noexcept nogil:
+    """Give back the file and the mappings of a segment that stays loaded, until it is reopened;
+    False if something was not to be had. Nobody holds it.
+    """
+    if eos_identity_of(segment.fd, &segment.device, &segment.inode) != 0 or (
+            not index_file_pack(&segment.offset_index) or not index_file_pack(&segment.time_index)):
+        index_file_unpack(&segment.offset_index)
+        return False
+    close_file(segment)
+    segment.touched_bytes = 0
+    return True
+
+
+cdef Status segment_reopen_file(
+    Segment* segment, const char* directory, Fault* out
+) noexcept nogil:
+    """Have the file of a segment whose file was closed, and its mappings, as they were.
+
+    While it held no batch another file may have taken its name, which becomes the segment's.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef uint64_t device = 0
+    cdef uint64_t inode = 0
+    cdef int error
+    segment_path(directory, segment.base_offset, b".log", path)
+    out.base_offset = segment.base_offset
+    error = open_file(segment, path, False, False)
+    if error == 0:
+        error = eos_share(segment.fd)
+    if error == EWOULDBLOCK:
+        error = ENOENT                   # It was deleted, and is just being put aside for reuse.
+    if error == 0:
+        error = eos_is_at(segment.fd, path)
+    if error == 0:
+        error = eos_file_bytes(segment.fd, &file_bytes, &modified_ms)
+    if error == 0:
+        error = eos_identity_of(segment.fd, &device, &inode)
+    if error == 0 and segment.used_bytes > 0 and (
+            device != segment.device or inode != segment.inode or file_bytes < segment.used_bytes):
+        close_file(segment)
+        out.os_errno = ENODATA
+        return fault(out, STATUS_IO, EOS_FILE_LOST, segment.used_bytes, file_bytes)
+    if error == 0:
+        error = eos_map(segment.fd, <size_t>segment.map_bytes, True, &segment.map)
+    if error == 0 and not (
+            index_file_unpack(&segment.offset_index) and index_file_unpack(&segment.time_index)):
+        error = ENOMEM
+    if error != 0:
+        close_file(segment)
+        return io_fault(out, error, "a segment file could not be opened again")
+    return STATUS_OK

@@ -237,6 +237,17 @@ static inline int eos_rename(const char *from, const char *to) { return rename(f
 /* Only its owner reads or writes the file from here on. */
 static inline int eos_make_private(int fd) { return fchmod(fd, 0600) != 0 ? errno : 0; }
 
+/* Which file is open; 0 or an errno. */
+static inline int eos_identity_of(int fd, uint64_t *device, uint64_t *inode) {
+    struct stat found;
+    if (fstat(fd, &found) != 0) {
+        return errno;
+    }
+    *device = (uint64_t)found.st_dev;
+    *inode = (uint64_t)found.st_ino;
+    return 0;
+}
+
 /* Which file or directory a path names now; 0 or an errno. */
 static inline int eos_identity(const char *path, uint64_t *device, uint64_t *inode) {
     struct stat found;
