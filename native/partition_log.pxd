@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from eoslog.native.abort_index cimport AbortIndex
-from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.atomics cimport load_acquire_32, load_acquire_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport ControlPage, control_load, control_load_32
 from eoslog.native.open_files cimport FileOwner
@@ -108,7 +108,7 @@ cdef inline Status log_use_active(PartitionLog* log, Fault* out) noexcept nogil:
     view_lock.
     """
     log.files.used = True
-    if log.segment_count == 0 or log_active(log).fd >= 0:
+    if log.segment_count == 0 or load_acquire_32(<const int32_t*>&log_active(log).fd) >= 0:
         return STATUS_OK
     return log_reopen_active(log, out)
 

@@ -11,6 +11,7 @@ stands in them has lower offsets.
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
+from eoslog.native.atomics cimport store_release_32
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.index_file cimport (
     index_file_append, index_file_close, index_file_lookup, index_file_open, index_file_pack,
@@ -593,38 +594,44 @@ cdef Status segment_reopen_file(
 ) noexcept nogil:
     """Have the file of a segment whose file was closed, and its mappings, as they were.
 
-    While it held no batch another file may have taken its name, which becomes the segment's.
+    While it held no batch another file may have taken its name, which becomes the segment's. The
+    descriptor is set last: who finds one, without the log's segments_lock, has the rest.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
     cdef uint64_t device = 0
     cdef uint64_t inode = 0
+    cdef int fd = -1
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = open_file(segment, path, False, False)
+    error = eos_open(path, False, False, &fd)
     if error == 0:
-        error = eos_share(segment.fd)
+        error = eos_share(fd)
     if error == EWOULDBLOCK:
         error = ENOENT                   # It was deleted, and is just being put aside for reuse.
     if error == 0:
-        error = eos_is_at(segment.fd, path)
+        error = eos_is_at(fd, path)
     if error == 0:
-        error = eos_file_bytes(segment.fd, &file_bytes, &modified_ms)
+        error = eos_file_bytes(fd, &file_bytes, &modified_ms)
     if error == 0:
-        error = eos_identity_of(segment.fd, &device, &inode)
+        error = eos_identity_of(fd, &device, &inode)
     if error == 0 and segment.used_bytes > 0 and (
             device != segment.device or inode != segment.inode or file_bytes < segment.used_bytes):
-        close_file(segment)
+        close_fd(fd)
         out.os_errno = ENODATA
         return fault(out, STATUS_IO, EOS_FILE_LOST, segment.used_bytes, file_bytes)
     if error == 0:
-        error = eos_map(segment.fd, <size_t>segment.map_bytes, True, &segment.map)
+        error = eos_map(fd, <size_t>segment.map_bytes, True, &segment.map)
     if error == 0 and not (
             index_file_unpack(&segment.offset_index) and index_file_unpack(&segment.time_index)):
         error = ENOMEM
     if error != 0:
         close_file(segment)
+        if fd >= 0:
+            close_fd(fd)
         return io_fault(out, error, "a segment file could not be opened again")
+    open_files_count(1)
+    store_release_32(<int32_t*>&segment.fd, fd)
     return STATUS_OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -206,6 +207,25 @@ def test_a_file_that_was_replaced_is_named(path):
         consumer = store.consumer()
         consumer.assign([TopicPartition("t", 1)])
         return [record.value for record in consumer.poll(0)] == [b"first", b"second"]
+
+    in_a_child(work)
+
+
+def test_threads_use_them_at_once(path):
+    """One opens a file again to read as the other one does to write."""
+
+    def work():
+        with files_allowed(FILES), eoslog.open(path, durability="process") as store:
+            append_to_all(store, [b"first"])
+            with ThreadPoolExecutor(4) as threads:
+                written = [threads.submit(append_to_all, store, [b"more"] * 3) for _ in range(2)]
+                read = [threads.submit(everything, store) for _ in range(6)]
+                for one in written:
+                    one.result()
+                for one in read:
+                    assert {values[0] for values in one.result().values()} == {b"first"}
+            assert everything(store) == in_each([b"first", *[b"more"] * 6])
+            assert store.verify() == []
 
     in_a_child(work)
 
