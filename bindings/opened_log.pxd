@@ -18,11 +18,13 @@ cdef class OpenedLog:
     cdef readonly bint attached              # Other processes had it open already.
     cdef readonly int64_t synced_before      # All below was synced, by an earlier session's note.
     cdef bint _was_clean                     # Opened by this process, after a clean close.
+    cdef int64_t _synced_this_boot           # The same, by a process that was killed; else 0.
     cdef object _close_lock
     cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
 
     cdef int _set_options(self, dict config) except -1
-    cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1
+    cdef int _open_page(
+        self, str control_path, bytes session, bytes topic_id, bytes boot_id) except -1
     cdef int _let_others_in(self) except -1
     cdef int _give_up_opening(self) except -1
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1

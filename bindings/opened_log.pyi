@@ -35,6 +35,7 @@ class OpenedLog:
         shared: SharedPage | None = None,
         topic_id: bytes = ...,
         opening: LogOpening | None = None,
+        boot_id: bytes | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...

@@ -24,6 +24,9 @@ from libc.string cimport memcpy, memset
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.bindings.shared_page cimport SharedPage
+from eoslog.native.control_boot cimport (
+    ControlBoot, control_boot_here, control_note_boot, control_synced_this_boot,
+)
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
     control_keep_synced, control_load, control_set_flag, control_store, control_synced_before,
@@ -72,7 +75,7 @@ cdef class OpenedLog:
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
                  str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
                  Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None,
-                 bytes topic_id=bytes(16), LogOpening opening=None):
+                 bytes topic_id=bytes(16), LogOpening opening=None, bytes boot_id=None):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
@@ -106,7 +109,7 @@ cdef class OpenedLog:
         open_files_make_room()
         if opening is not None:
             opening._log = self
-        self._open_page(control_path, session, topic_id)
+        self._open_page(control_path, session, topic_id, boot_id)
         self._log.producers_unknown = session is not None
         self._log.own_end = -1
         if self.attached:
@@ -147,12 +150,16 @@ cdef class OpenedLog:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']}: 4096 or more")
         return 0
 
-    cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1:
+    cdef int _open_page(
+        self, str control_path, bytes session, bytes topic_id, bytes boot_id
+    ) except -1:
         """Map the page; it is initialized unless it is of this session and others may attach.
 
         With a session the file stays locked until _let_others_in. `synced_before` comes from
-        earlier sessions of the same log, and stays in the page.
+        earlier sessions of the same log, and stays in the page. With `boot_id` what the page of a
+        process says that died in the same run of the kernel counts for the recovery.
         """
+        cdef ControlBoot boot
         cdef bytes path = os.fsencode(control_path)
         cdef bytes own_session = os.urandom(16) if session is None else session
         cdef const uint8_t* raw = own_session
@@ -164,6 +171,9 @@ cdef class OpenedLog:
             raise ValueError(f"a session of {len(own_session)} bytes")
         if len(topic_id) != 16:
             raise ValueError(f"a topic id of {len(topic_id)} bytes")
+        if boot_id is not None and len(boot_id) != 16:
+            raise ValueError(f"a boot id of {len(boot_id)} bytes")
+        memset(&boot, 0, sizeof(ControlBoot))
         error = eos_open(path, True, False, &fd)
         if error == 0:
             self._page_fd = fd
@@ -181,7 +191,11 @@ cdef class OpenedLog:
                 # Stored after the sync that it records, so it is true after a power cut too.
                 self.synced_before = control_synced_before(self._log.page, topic_id)
                 control_keep_synced(self._log.page, topic_id, self.synced_before)
+                if boot_id is not None and control_boot_here(&boot, boot_id, fd):
+                    self._synced_this_boot = control_synced_this_boot(
+                        self._log.page, topic_id, &boot)
                 error = control_init(self._log.page, raw)
+                control_note_boot(self._log.page, &boot)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
         if error != 0:
             raise OSError(error, os.strerror(error), control_path)
@@ -265,9 +279,11 @@ cdef class OpenedLog:
             files[index].base_offset = found[index][0]
             files[index].file_bytes = found[index][1]
         self._fault_init(&fault)
+        if not clean:
+            recovery_point = max(recovery_point, self._synced_this_boot)
         with nogil:
-            status = log_open(
-                &self._log, files, count, clean, recovery_point, log_start, &fault)
+            status = log_open(&self._log, files, count, clean, recovery_point,
+                              self._checkpoint, log_start, &fault)
         free(files)
         if status != STATUS_OK:
             self._raise(status, &fault)

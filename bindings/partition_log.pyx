@@ -34,7 +34,7 @@ from eoslog.native.log_close cimport log_close, log_detach
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
-from eoslog.native.log_sync cimport log_flush, log_sync_up_to
+from eoslog.native.log_sync cimport log_flush, log_store_indexes, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
 from eoslog.native.partition_log cimport deleted_segments_free, log_end
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
@@ -313,6 +313,21 @@ cdef class PartitionLog(LogTransactions):
                 status = log_flush(&self._log, with_indexes, &fault)
             if status == STATUS_OK:
                 return self.recovery_point
+            self._before_repeat(status, &fault)
+
+    def store_indexes(self):
+        """Write the index entries that only memory has; not synced. If this process is killed, the
+        recovery begins at the last of them.
+        """
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_store_indexes(&self._log, &fault)
+            if status == STATUS_OK:
+                return
             self._before_repeat(status, &fault)
 
     def roll(self):

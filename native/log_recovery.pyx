@@ -7,6 +7,9 @@ after an unclean one every batch at or above the recovery point has had its chec
 is cut off is kept in the cut directory, unless it is zeros or stands after a terminator. A whole
 batch that does not follow on is kept as well: of a recycled file no old one is whole, so its base
 offset is damaged, or the file's name. Of a file that is a staged one too nothing is lost by a cut.
+
+Of a file little more is read than what is verified: a segment may be long, and be reserved to its
+end.
 """
 from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
@@ -22,8 +25,8 @@ from eoslog.native.deleted_segments cimport derived_files_remove
 from eoslog.native.index_file cimport index_file_lookup
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data,
-    eos_sync_directory,
+    close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_read_pages,
+    eos_read_pages_alone, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -32,8 +35,8 @@ from eoslog.native.partition_log cimport (
 )
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.record_batch cimport (
-    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
-    batch_header_load,
+    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BATCH_TERMINATOR_BYTES, BatchHeader,
+    batch_check, batch_frame_check, batch_header_load,
 )
 from eoslog.native.segment cimport (
     Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_clear_indexes,
@@ -51,13 +54,22 @@ cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
     int F_OK
 
+cdef enum:
+    PAGE_BYTES = 4096
+    # A recovery reads so much at once, or an eighth of what it has read of the file before. Of what
+    # is longer the kernel reads ahead: it knows larger pages.
+    READ_BYTES_MIN = 65536
+    READ_BYTES_MAX = 8388608
+    READ_ALONE_BYTES_MAX = 134217728
+
 
 cdef Status log_open(
     PartitionLog* log, const SegmentFile* files, int32_t file_count, bint clean,
-    int64_t recovery_point, int64_t log_start_offset, Fault* out,
+    int64_t recovery_point, int64_t checkpoint, int64_t log_start_offset, Fault* out,
 ) noexcept nogil:
     """Take up the segments that the directory holds (in order), find the log end, publish it.
 
+    Below `recovery_point` all batches are known to be synced, below `checkpoint` index files too.
     The page's recovery_point is then what is known to be synced.
     """
     cdef int32_t index
@@ -80,7 +92,7 @@ cdef Status log_open(
     elif clean:
         status = open_active(log, recovery_point, &end, out)
     else:
-        status = recover(log, recovery_point, &end, out)
+        status = recover(log, recovery_point, checkpoint, &end, out)
     if status == STATUS_OK and end < log_start_offset:
         status = begin_at_start(log, log_start_offset, out)
         end = log_start_offset
@@ -160,12 +172,15 @@ cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogi
     No checksum covers it. A batch before another one shows by that one that its base offset rose;
     the last one would be read at offsets that it never had.
     """
-    cdef int64_t position = 0
-    cdef int64_t last_position = 0
+    cdef int64_t position = indexed_before(segment, log_end_offset)
+    cdef int64_t last_position = -1
     cdef int64_t next_offset = segment.base_offset
     cdef int64_t before = segment.base_offset
     cdef BatchHeader header
     cdef Fault ignored
+    if position > 0:
+        batch_header_load(segment.map + position, &header)
+        next_offset = header.base_offset
     while segment.used_bytes - position >= BATCH_HEADER_BYTES:
         if batch_in_chain(segment, position, segment.used_bytes, next_offset, &header,
                           &ignored) != STATUS_OK:
@@ -174,7 +189,7 @@ cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogi
         before = next_offset
         next_offset = batch_end_offset(&header)
         position += header.batch_bytes
-    if position == 0 or header.base_offset == before or (
+    if last_position < 0 or header.base_offset == before or (
             before + header.last_offset_delta + 1 != log_end_offset):
         return False
     if batch_check(segment.map + last_position, header.batch_bytes, &header, &ignored) != STATUS_OK:
@@ -185,7 +200,7 @@ cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogi
 
 
 cdef Status recover(
-    PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
+    PartitionLog* log, int64_t recovery_point, int64_t checkpoint, int64_t* end, Fault* out
 ) noexcept nogil:
     """Verify every batch from the recovery point on; cut at the first bad one, and all after
     it.
@@ -205,9 +220,12 @@ cdef Status recover(
         # At the base of the next one the roll may have been cut short: then this one still has its
         # zeros after the last batch. A sync beyond that base has covered its new length.
         if not last and log.segments[index + 1].base_offset < recovery_point:
+            segment.indexes_unsynced = log.segments[index + 1].base_offset >= checkpoint
             continue
         segment.active = True
         status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        if segment.map != NULL:
+            eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, True)
         known_end = recovery_point if last else log.segments[index + 1].base_offset
         if status == STATUS_OK:
             status = recover_segment(log, segment, recovery_point, end, &cut, out)
@@ -231,7 +249,10 @@ cdef Status recover(
                 return status
             last = True
         if last:
-            # The files of its indexes may tell of batches that are gone.
+            if segment.map != NULL:
+                eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
+            # The files of its indexes may tell of batches that are gone, or may not be synced.
+            segment.indexes_unsynced = True
             return segment_store_indexes(segment, log.directory, False, out)
         # Sealed again, with the last time entry, and synced here: no process holds its file open
         # for the next flush.
@@ -250,6 +271,14 @@ cdef Status recover(
     return STATUS_OK
 
 
+cdef int64_t indexed_before(const Segment* segment, int64_t offset) noexcept nogil:
+    """Return where the last indexed batch stands that ends below an offset; 0 if there is none."""
+    cdef int32_t entry = index_file_lookup(&segment.offset_index, offset - 1 - segment.base_offset)
+    if entry < 0 or not index_entry_holds(segment, entry):
+        return 0
+    return offset_index_position(&segment.offset_index, entry)
+
+
 cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil:
     """Return where to begin: at the last indexed batch that ends below the recovery point, else at
     0.
@@ -257,13 +286,55 @@ cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil
     Index entries from there on are dropped; the scan makes them again. What the batches before it
     say of time has to be in the time index.
     """
-    cdef int32_t entry = index_file_lookup(
-        &segment.offset_index, recovery_point - 1 - segment.base_offset)
-    cdef int64_t position
-    if entry < 0 or not index_entry_holds(segment, entry):
-        return 0
-    position = offset_index_position(&segment.offset_index, entry)
+    cdef int64_t position = indexed_before(segment, recovery_point)
     return position if position > 0 and segment_times_before(segment, position) else 0
+
+
+cdef int64_t read_upto(
+    Segment* segment, int64_t read_from, int64_t upto, int64_t wanted, int64_t hole
+) noexcept nogil:
+    """Read the file from `upto` to `wanted` and a little further, and have the next sync write it;
+    return where that ends, at the first hole at the latest. Its beginning was at `read_from`.
+
+    What is verified the next sync has to write. Before the first look: see eos_dirty_again.
+    """
+    cdef int64_t step = (upto - read_from) // 8 // PAGE_BYTES * PAGE_BYTES
+    if wanted <= upto or upto >= hole:
+        return upto
+    step = min(max(step, <int64_t>READ_BYTES_MIN), <int64_t>READ_BYTES_MAX)
+    # Each piece begins with a page, and is written page by page.
+    wanted = (max(wanted, upto + step) + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+    wanted = min(wanted, hole)
+    if upto - read_from < READ_ALONE_BYTES_MAX:
+        eos_read_pages(segment.map + upto, <size_t>(wanted - upto))
+    else:
+        eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
+    eos_dirty_again(segment.map + upto, <size_t>(wanted - upto))
+    return wanted
+
+
+cdef bint ends_below(
+    const Segment* segment, int64_t position, int64_t limit, int64_t recovery_point,
+    BatchHeader* header,
+) noexcept nogil:
+    """True if a batch stands at `position`, by its header, that ends below the recovery point."""
+    cdef Fault ignored
+    return limit - position >= BATCH_HEADER_BYTES and (
+        batch_frame_check(segment.map + position, limit - position, header, &ignored) == STATUS_OK
+        and header.last_offset_delta >= 0 and batch_end_offset(header) <= recovery_point)
+
+
+cdef int64_t read_batch(
+    Segment* segment, int64_t read_from, int64_t upto, int64_t position, int64_t hole
+) noexcept nogil:
+    """Do as read_upto for the batch at `position`, if one may stand there."""
+    cdef BatchHeader header
+    upto = read_upto(segment, read_from, upto, position + BATCH_HEADER_BYTES, hole)
+    if position + BATCH_HEADER_BYTES <= segment.used_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.magic == BATCH_MAGIC_V2:
+            upto = read_upto(segment, read_from, upto, position + header.batch_bytes, hole)
+    return upto
 
 
 cdef Status recover_segment(
@@ -278,13 +349,14 @@ cdef Status recover_segment(
     cdef int64_t before_offset = 0   # Where the batch there was to begin, if it begins later.
     cdef bint rose = False
     cdef bint keep = True
+    cdef bint known
     cdef int64_t relative_offset
     cdef BatchHeader header
-    # What is verified here the next sync has to write. Before the first look: see eos_dirty_again.
-    cdef int64_t dirty_upto = position
+    cdef int64_t read_from = position // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t dirty_upto = read_from
+    cdef int64_t hole = read_from
     if segment.used_bytes > position:
-        dirty_upto = eos_first_hole(segment.fd, position, segment.used_bytes)
-        eos_dirty_again(segment.map + position, <size_t>(dirty_upto - position))
+        hole = eos_first_hole(segment.fd, read_from, segment.used_bytes)
     if position > 0:
         batch_header_load(segment.map + position, &header)
         relative_offset = header.base_offset + header.last_offset_delta - segment.base_offset
@@ -294,9 +366,19 @@ cdef Status recover_segment(
     else:
         segment_clear_indexes(segment)
         segment.max_timestamp = -1
+        header.batch_bytes = READ_BYTES_MIN
     while True:
-        if limit - position >= BATCH_HEADER_BYTES and (
-                batch_check(segment.map + position, limit - position, &header, out) == STATUS_OK):
+        # Of batches below the recovery point the headers do. Those of large ones are read alone.
+        known = next_offset < recovery_point
+        if known:
+            if header.batch_bytes < READ_BYTES_MIN:
+                dirty_upto = read_upto(
+                    segment, read_from, dirty_upto, position + BATCH_HEADER_BYTES, hole)
+            known = ends_below(segment, position, limit, recovery_point, &header)
+        if not known:
+            dirty_upto = read_batch(segment, read_from, dirty_upto, position, hole)
+        if known or (limit - position >= BATCH_HEADER_BYTES and (
+                batch_check(segment.map + position, limit - position, &header, out) == STATUS_OK)):
             if header.base_offset >= next_offset:
                 if header.base_offset + header.last_offset_delta - segment.base_offset > (
                         0x7FFFFFFF):
@@ -306,6 +388,9 @@ cdef Status recover_segment(
                 segment_note_batch(segment, &header, position, &log.options.segment)
                 next_offset = header.base_offset + header.last_offset_delta + 1
                 position += header.batch_bytes
+                if known and dirty_upto < position:
+                    read_from = position // PAGE_BYTES * PAGE_BYTES
+                    dirty_upto = read_from
                 continue
             rose = before_position >= 0 and header.base_offset >= before_offset
             # The other name of an adopted file keeps them, and the adoption is done again.
@@ -374,6 +459,7 @@ cdef Status cut_tail(
     if probe > BATCH_TERMINATOR_BYTES:
         probe = BATCH_TERMINATOR_BYTES
     if keep and not zeros_only(segment.map + position, probe):
+        eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
         while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
             tail_bytes -= 1
         kept_path(log, segment.base_offset, position, path)

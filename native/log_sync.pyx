@@ -102,24 +102,42 @@ cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noex
 
 cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
     cdef int64_t end
-    cdef Segment* active
     cdef Status status = log_lock(log, out)
     if status != STATUS_OK:
         return status
     end = log_end(log)
-    active = log_active(log)
-    if with_indexes and (active.offset_index.count > active.offset_index.stored_count
-                         or active.time_index.count > active.time_index.stored_count):
-        status = segment_store_indexes(active, log.directory, False, out)
-        active.indexes_unsynced = True
-        if status != STATUS_OK and not is_for_want(status, out):
-            log_fail(log, out.os_errno)
+    if with_indexes:
+        status = store_active_indexes(log, out)
     log_unlock(log)
     if status == STATUS_OK:
         log.sync_count += 1
         status = log_sync_segments(log, end, with_indexes, out)
     if status == STATUS_OK:
         control_raise(&log.page.recovery_point, end)
+    return status
+
+
+cdef Status log_store_indexes(PartitionLog* log, Fault* out) noexcept nogil:
+    """Write the active segment's index entries, so that the recovery after a process was killed
+    starts at the last of them. A flush with them syncs them.
+    """
+    cdef Status status = log_lock(log, out)
+    if status == STATUS_OK:
+        status = store_active_indexes(log, out)
+        log_unlock(log)
+    return status
+
+
+cdef Status store_active_indexes(PartitionLog* log, Fault* out) noexcept nogil:
+    cdef Segment* active = log_active(log)
+    cdef Status status
+    if active.offset_index.count <= active.offset_index.stored_count and (
+            active.time_index.count <= active.time_index.stored_count):
+        return STATUS_OK
+    status = segment_store_indexes(active, log.directory, False, out)
+    active.indexes_unsynced = True
+    if status != STATUS_OK and not is_for_want(status, out):
+        log_fail(log, out.os_errno)
     return status
 
 

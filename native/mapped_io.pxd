@@ -33,6 +33,8 @@ cdef extern from "mapped_io.h" nogil:
     int64_t eos_first_hole(int fd, int64_t begin, int64_t upto) noexcept
     void eos_dirty_again(uint8_t* map, size_t bytes) noexcept
     void eos_populate(uint8_t* map, size_t bytes) noexcept
+    void eos_read_pages_alone(uint8_t* map, size_t bytes, bint alone) noexcept
+    void eos_read_pages(uint8_t* map, size_t bytes) noexcept
     uint8_t* eos_map_anonymous(size_t bytes) noexcept
     int64_t eos_now_ms() noexcept
     int64_t eos_elapsed_ms() noexcept

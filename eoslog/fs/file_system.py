@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 MOUNTS = Path("/proc/self/mountinfo")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_BYTES = 16
 PROCESS_NAMESPACE = Path("/proc/self/ns/pid")
 
 # Of other hosts, and of the host of a virtual machine.
@@ -74,6 +75,15 @@ def boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def boot_id_bytes() -> bytes | None:
+    """Return the 16 bytes of `boot_id`; None if it has not so many."""
+    try:
+        found = bytes.fromhex(boot_id().replace("-", ""))
+    except ValueError:
+        return None
+    return found if len(found) == BOOT_ID_BYTES else None
 
 
 def process_namespace() -> str:

@@ -8,6 +8,7 @@ from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.file_system import boot_id_bytes
 from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
@@ -50,6 +51,7 @@ class LogOpener:
         self._signal = signal
         self._session = session
         self._shared = shared
+        self._boot_id = boot_id_bytes()
 
     def open(
         self,
@@ -84,6 +86,7 @@ class LogOpener:
                 shared=self._shared,
                 topic_id=id_bytes(topic.topic_id),
                 opening=opening,
+                boot_id=self._boot_id,
             )
         partition = Partition(
             log,

@@ -336,6 +336,7 @@ class Checkpointer:
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._files.group_offsets.log.persist(partition.partition)
         partition.producer_state.persist(behind_max=ROWS_BEHIND_MAX)
+        partition.store_indexes()
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:

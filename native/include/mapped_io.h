@@ -182,6 +182,21 @@ static inline void eos_dirty_again(uint8_t *map, size_t bytes) {
         __atomic_fetch_or(map + at, 0, __ATOMIC_RELAXED);
 }
 
+/* Whether a page of a map that is not in memory is read alone: the kernel otherwise reads what stands around it too, which may be
+   megabytes. */
+static inline void eos_read_pages_alone(uint8_t *map, size_t bytes, int alone) {
+    (void)madvise(map, bytes, alone ? MADV_RANDOM : MADV_NORMAL);
+}
+
+/* Have these pages of a map of a file read, from the start of a page on: in pieces which the kernel reads whole, however little it
+   reads ahead by itself. */
+static inline void eos_read_pages(uint8_t *map, size_t bytes) {
+    const size_t piece_max = 128 << 10;
+    size_t at;
+    for (at = 0; at < bytes; at += piece_max)
+        (void)madvise(map + at, bytes - at < piece_max ? bytes - at : piece_max, MADV_WILLNEED);
+}
+
 /* A file lock that says "mapped here", and one that asks whether nobody says so. Both go with the descriptor. */
 static inline int eos_share(int fd) {
     int result;
