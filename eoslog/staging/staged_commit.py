@@ -56,7 +56,7 @@ from eoslog.staging.staged_job import (
     files_of_messages,
     prepare_offsets,
 )
-from eoslog.staging.staged_leftovers import Leftovers, is_decided
+from eoslog.staging.staged_leftovers import Leftovers, is_decided, never
 from eoslog.staging.staged_message import StagedMessage, check_version, run_of
 from eoslog.staging.staged_names import directory_name, run_path
 from eoslog.staging.staged_source import VersionCount, VersionSource
@@ -330,8 +330,10 @@ class StagedCommits:
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
                     self.pending.ensure_group(record.app_id)
 
-    def sweep(self) -> None:
-        """Remove staged files that are no longer needed, unless a job is being decided now."""
+    def sweep(self, enough: Callable[[], bool] = never) -> None:
+        """Remove staged files that are no longer needed, unless a job is being decided now. Once
+        `enough()` the rest is left to the next sweep.
+        """
         with IfFree(self._lock) as held:
             if not held:
                 return
@@ -339,14 +341,15 @@ class StagedCommits:
                 self.pending.settle_all()
             retention_ms = self._engine.config["eoslog.staging.retention.ms"]
             oldest_ms = self._expiry_clock.now_ms() - retention_ms
-            self.leftovers.sweep(oldest_ms)
+            self.leftovers.sweep(oldest_ms, enough)
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, enough: Callable[[], bool] = never) -> None:
         """Remove files and ids of complete jobs; for the background thread, and before the close.
+        Once `enough()` files are left, to the next call or the next opening.
 
         Raises StoreFailedError if the store's files were replaced: the present ones are not ours.
         """
-        self.leftovers.clear()
+        self.leftovers.clear(enough)
         if not self.leftovers.any:
             return
         # Not while a job without files may be creating its directory there.

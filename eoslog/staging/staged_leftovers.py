@@ -2,11 +2,12 @@
 
 A commit does not wait for their removal: that of a file takes the longer the larger it is, that of
 a directory some milliseconds. A commit moves the files to the trash, with one rename for a run. The
-background thread removes them, and so does the store's close. If a process died before, the next
-opening of the store or a sweep removes its leftovers.
+background thread removes them, some at a time, and so does the store's close, for a moment. What is
+left then, or by a process that died, the next opening of the store or a sweep removes.
 
 Order: the record of a complete job is on disk before its ids are forgotten. A power cut before that
-may bring the job back as decided, without its files: the ids show that all of it is in.
+may bring the job back as decided, without its files: the ids show that all of it is in. The ids do
+not wait for the removal: no decision finds what is in the trash.
 
 A sweep removes staged files that no decision needs any more. It follows no link, whose target is
 not the store's; only the staging directory itself may be a link. Tasks may be writing at the same
@@ -47,6 +48,11 @@ _log = logging.getLogger(__name__)
 _MOVE_CHANCES = 3
 
 
+def never() -> bool:
+    """Return False: what is to be removed is removed to its end."""
+    return False
+
+
 class Leftovers:
     """Leftovers of complete jobs of one store.
 
@@ -79,6 +85,11 @@ class Leftovers:
     def any(self) -> bool:
         """True if there is something to clear."""
         return self._moved or bool(self._complete) or bool(self._emptied)
+
+    @property
+    def any_trash(self) -> bool:
+        """True if files are left that this process is to remove."""
+        return self._moved
 
     def producer_ids(self) -> set[int]:
         """Return the ids that the partitions must not forget yet."""
@@ -150,12 +161,12 @@ class Leftovers:
 
     # Removing it.
 
-    def clear(self) -> None:
-        """Empty the trash and forget ids of complete jobs; without the lock of staged jobs.
+    def clear(self, enough: Callable[[], bool] = never) -> None:
+        """Forget ids of complete jobs and empty the trash; without the lock of staged jobs.
 
-        On return no leftover of before the call is there. Files that cannot be removed are swept
-        later, and ids expire. Raises StoreFailedError if the store's files were replaced: the
-        present ones are not ours.
+        On return no leftover of before the call is there, unless `enough()`, which is called before
+        each removal, was true. Files that cannot be removed are swept later, and ids expire. Raises
+        StoreFailedError if the store's files were replaced: the present ones are not ours.
         """
         with self._clearing:
             if not self.any:
@@ -164,11 +175,11 @@ class Leftovers:
             with self._lock:
                 jobs = list(self._complete)
             over = [job for job in jobs if self._is_complete_on_disk(job)]
-            self.empty_trash()
             for job in over:
                 self._forget_ids(job)
             with self._lock:
                 self._complete = [job for job in self._complete if job not in over]
+            self.empty_trash(enough)
 
     def remove_emptied(self) -> None:
         """Remove empty directories of applications from which runs were moved."""
@@ -176,11 +187,15 @@ class Leftovers:
         for path in emptied:
             remove_if_empty(path)
 
-    def empty_trash(self, of_others: bool = False) -> None:
-        """Empty the trash if this process, or with `of_others` any other, moved files there."""
+    def empty_trash(self, enough: Callable[[], bool] = never, *, of_others: bool = False) -> None:
+        """Empty the trash if this process, or with `of_others` any other, moved files there. Once
+        `enough()` the rest is left to the next call.
+        """
         if self._moved or of_others:
             self._moved = False
-            remove_tree(self._trash, self._staging_path)
+            remove_tree(self._trash, self._staging_path, enough)
+            if enough():
+                self._moved = True
 
     def remove_run(self, path: Path) -> int:
         """Remove the files of a run now; return how many were removed."""
@@ -189,8 +204,10 @@ class Leftovers:
         remove_if_empty(path.parent)
         return removed
 
-    def sweep(self, oldest_ms: int) -> None:
-        """Remove leftovers of any process, and undecided runs without a write since a time."""
+    def sweep(self, oldest_ms: int, enough: Callable[[], bool] = never) -> None:
+        """Remove leftovers of any process, and undecided runs without a write since a time. Once
+        `enough()` the rest is left to the next sweep.
+        """
         for application_path in application_directories(self._staging_path):
             record = ApplicationRecord.read_by_name(self._state_log, application_path.name)
             runs = _removable_runs(application_path, record, oldest_ms)
@@ -198,17 +215,17 @@ class Leftovers:
                 # Else a power cut could bring back a job whose list of files was removed.
                 self._sync_record(record.name)
             for path in runs:
-                remove_tree(path, self._staging_path)
+                remove_tree(path, self._staging_path, enough)
             remove_if_empty(application_path)
-        self._sweep_zombies()
-        self.empty_trash(of_others=True)
+        self._sweep_zombies(enough)
+        self.empty_trash(enough, of_others=True)
 
-    def _sweep_zombies(self) -> None:
+    def _sweep_zombies(self, enough: Callable[[], bool]) -> None:
         for path, since_s in list(self._over.items()):
             record = ApplicationRecord.read_by_name(self._state_log, path.parent.name)
             if is_decided(path.name, record):
                 continue  # The run's name was used again.
-            remove_tree(path, self._staging_path)
+            remove_tree(path, self._staging_path, enough)
             if time.monotonic() - since_s > ZOMBIES_GONE_S:
                 del self._over[path]
 
@@ -322,19 +339,23 @@ def _leads_elsewhere(path: Path, staging_path: Path) -> bool:
         )
 
 
-def remove_tree(path: Path, staging_path: Path) -> int:
-    """Remove a directory as far as possible, unless a link leads there; return the file count."""
-    return 0 if _leads_elsewhere(path, staging_path) else _remove_tree(path)
+def remove_tree(path: Path, staging_path: Path, enough: Callable[[], bool] = never) -> int:
+    """Remove a directory as far as possible, unless a link leads there; return the file count. Once
+    `enough()` the rest is left.
+    """
+    return 0 if _leads_elsewhere(path, staging_path) else _remove_tree(path, enough)
 
 
-def _remove_tree(path: Path) -> int:
+def _remove_tree(path: Path, enough: Callable[[], bool]) -> int:
     removed = 0
     try:
         with os.scandir(path) as entries:
             found = list(entries)
         for entry in found:
+            if enough():
+                return removed
             if entry.is_dir(follow_symlinks=False):
-                removed += _remove_tree(path / entry.name)
+                removed += _remove_tree(path / entry.name, enough)
             else:
                 (path / entry.name).unlink(missing_ok=True)
                 removed += 1

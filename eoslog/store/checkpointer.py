@@ -45,6 +45,8 @@ TOGETHER_S = 0.05
 RETRY_INTERVALS = 10
 # How often a partition that is being appended to is looked at.
 LOOK_S = 1.0
+# For so long staged files are removed at once; the rest after the next look.
+REMOVAL_S = 1.0
 ERRORS_KEPT = 20
 # One partition, or one kind of work, may meet these; the others have their turn all the same.
 REFUSALS = (EoslogError, MemoryError)
@@ -260,7 +262,7 @@ class Checkpointer:
             self._files.engine.check_files()
         if leftovers:
             # First, so that rows are not made of producers that are forgotten at once.
-            self._attempt(self._staged.clear_leftovers, "removing staged files")
+            self._attempt(self._clear_leftovers, "removing staged files")
         for partition in noted:
             partition.watch_changes(self._note)
             self._each(partition, self._begin_to_watch)
@@ -293,7 +295,17 @@ class Checkpointer:
             self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
             if self._peers.leads():
                 self._retain()
-                self._attempt(self._staged.sweep, "sweeping staged files")
+                self._attempt(self._sweep_staged, "sweeping staged files")
+
+    def _clear_leftovers(self) -> None:
+        """Remove some of what complete jobs left. A close does not wait for it, nor other work."""
+        until_s = time.monotonic() + REMOVAL_S
+        self._staged.clear_leftovers(lambda: self._stopped or time.monotonic() > until_s)
+        if self._staged.leftovers.any_trash:
+            self._note_leftovers()
+
+    def _sweep_staged(self) -> None:
+        self._staged.sweep(lambda: self._stopped)
 
     def _begin_to_watch(self, partition: Partition) -> None:
         self._unwritten.add(partition)

@@ -6,6 +6,7 @@ producer's, the internal log's, a partition's.
 
 import copy
 import logging
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -52,7 +53,7 @@ from eoslog.staging.staged_source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store.checkpointer import Checkpointer
+from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import snapshot_of_topics
 from eoslog.store.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store.store_metrics import store_metrics
@@ -664,7 +665,8 @@ class Store:
 
     def _clear_leftovers(self) -> None:
         try:
-            self._staged.clear_leftovers()
+            until_s = time.monotonic() + REMOVAL_S
+            self._staged.clear_leftovers(lambda: time.monotonic() > until_s)
         except EoslogError as error:
             _log.warning("what staged jobs left is swept by the next opening: %s", error)
 

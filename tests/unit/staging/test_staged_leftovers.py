@@ -30,6 +30,8 @@ from eoslog.errors import StoreFailedError
 from eoslog.staging import staged_job, staged_leftovers
 from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
+from eoslog.store import checkpointer
+from eoslog.store import store as store_module
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION, state_partition_of
@@ -112,10 +114,10 @@ def test_a_close_leaves_none(path):
 def test_whoever_clears_while_another_is_at_it_returns_when_all_is_gone(store, monkeypatch):
     at_it, go_on = threading.Event(), threading.Event()
 
-    def remove_slowly(path: Path, staging_path: Path) -> int:
+    def remove_slowly(path: Path, staging_path: Path, *rest: Any) -> int:
         at_it.set()
         assert go_on.wait(WAIT_S)
-        return remove_tree(path, staging_path)
+        return remove_tree(path, staging_path, *rest)
 
     monkeypatch.setattr(staged_leftovers, "remove_tree", remove_slowly)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
@@ -154,6 +156,60 @@ def test_the_next_opening_removes_them_too(path, by):
         if by == "background thread":
             wait_for(lambda: not trash(path))
     assert trash(path) == []
+
+
+def test_a_close_leaves_files_to_the_next_opening(path, monkeypatch):
+    """A large job has so many that their removal takes minutes."""
+    monkeypatch.setattr(store_module, "REMOVAL_S", -1.0)
+    store = eoslog.open(path)
+    keep_leftovers(store)
+    store.commit_staged(APP, 0, stage_job(path, "run-a", JOB, tasks=20))
+    left = trash(path)
+    assert left
+    store.close()
+    assert trash(path) == left
+    with eoslog.open(path) as store:
+        assert staged_producers(store) == set()  # They were forgotten all the same.
+        wait_for(lambda: not trash(path))
+    assert list((path / "staging").iterdir()) == []
+
+
+def test_they_are_removed_some_at_a_time(store):
+    keep_leftovers(store)
+    store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB, tasks=20))
+    count = len(trash(store.path))
+    leftovers = parts_of(store).staged.leftovers
+    for _ in range(count):
+        asked = iter(range(7))
+        parts_of(store).staged.clear_leftovers(lambda: next(asked, None) is None)  # noqa: B023
+        assert len(trash(store.path)) < count
+        count = len(trash(store.path))
+        if count == 0:
+            break
+    parts_of(store).staged.clear_leftovers()
+    assert trash(store.path) == []
+    assert not leftovers.any
+
+
+def test_a_close_does_not_wait_for_the_background_thread(path, monkeypatch):
+    at_it = threading.Event()
+
+    def remove_slowly(path: Path, staging_path: Path, enough: Callable[[], bool]) -> int:
+        at_it.set()
+        wait_for(enough)
+        return 0
+
+    monkeypatch.setattr(checkpointer, "REMOVAL_S", 3600.0)
+    monkeypatch.setattr(store_module, "REMOVAL_S", -1.0)
+    monkeypatch.setattr(staged_leftovers, "remove_tree", remove_slowly)
+    with eoslog.open(path) as store:
+        store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
+        assert at_it.wait(WAIT_S)
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < WAIT_S / 3
+    monkeypatch.undo()
+    with eoslog.open(path):
+        wait_for(lambda: not trash(path))
 
 
 def test_the_name_of_a_run_may_be_used_again_at_once(store):
