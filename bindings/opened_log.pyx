@@ -89,7 +89,7 @@ cdef class OpenedLog:
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
-        for directory in (spare_path, cut_path, os.path.dirname(control_path)):
+        for directory in (cut_path, os.path.dirname(control_path)):
             if not os.path.isdir(directory):
                 # The mode is that of the last one alone.
                 os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)

@@ -2,6 +2,7 @@
 """One partition's log for Python: appends, syncs and maintenance over an opened log."""
 
 import os
+from contextlib import suppress
 
 from eoslog import errors
 from eoslog.bindings.log_verification import verify_segment
@@ -370,6 +371,9 @@ cdef class PartitionLog(LogTransactions):
         cdef Fault fault
         cdef Status status
         self._check_open()
+        if self._log.options.spare_segments > 0:
+            with suppress(OSError):  # Without it the files are removed.
+                os.makedirs(os.fsdecode(self._spare_bytes), mode=0o700, exist_ok=True)
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -415,9 +419,10 @@ cdef class PartitionLog(LogTransactions):
         if offset >= self.log_end_offset:
             return
         self._fault_init(&fault)
-        for name in os.listdir(os.fsdecode(self._spare_bytes)):
-            # Their batches could have offsets at or above the new end.
-            os.unlink(os.path.join(os.fsdecode(self._spare_bytes), name))
+        with suppress(FileNotFoundError):  # The directory: there are none.
+            for name in os.listdir(os.fsdecode(self._spare_bytes)):
+                # Their batches could have offsets at or above the new end.
+                os.unlink(os.path.join(os.fsdecode(self._spare_bytes), name))
         with nogil:
             status = log_truncate(&self._log, offset, &fault)
         if status != STATUS_OK:
@@ -441,6 +446,7 @@ cdef class PartitionLog(LogTransactions):
             raise ValueError(
                 f"{count} spare files; eoslog.spare.segments is {self._log.options.spare_segments}")
         self._fault_init(&fault)
+        os.makedirs(os.fsdecode(self._spare_bytes), mode=0o700, exist_ok=True)
         with nogil:
             status = spare_prepare(self._log.directory, self._log.spare_directory,
                                    <int32_t>count, self._log.options.segment.segment_bytes,

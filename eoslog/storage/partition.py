@@ -38,6 +38,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories
 from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
 from eoslog.storage.partition_producers import PartitionProducers
@@ -145,6 +146,7 @@ class Partition:
         self._change_noted = False
         # All below was synced with its index files, by flushes here.
         self.flushed_up_to = 0
+        self._active_when_opened = log.active_base_offset
         self._spare_lock = ThreadLock()
 
     def __reduce__(self) -> Never:
@@ -176,6 +178,11 @@ class Partition:
     def fills_segments(self) -> bool:
         """True if appends filled the newest sealed segment: then the next one will be needed."""
         return self._log.fills_segments
+
+    @property
+    def has_rolled(self) -> bool:
+        """True if a segment was begun since the partition was opened here."""
+        return self.active_base_offset != self._active_when_opened
 
     @property
     def failed(self) -> bool:
@@ -715,6 +722,8 @@ class Partition:
         # The checkpointer does it too, and the engine wants one thread at a time.
         with self._spare_lock:
             try:
+                with named_os_errors(f"creating {self._spare_path}"):
+                    make_directories(self._spare_path)
                 with directory_locked(self._spare_path, wait=False) as is_free:
                     return self._log.prepare_spare() if is_free else 0
             except FileNotFoundError:

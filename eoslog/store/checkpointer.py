@@ -34,6 +34,7 @@ from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
+from eoslog.storage.spare_files import make_spare_room, trim_spares
 from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.retention import OldestRecords, apply_retention
 from eoslog.store.store_files import StoreFiles
@@ -352,11 +353,19 @@ class Checkpointer:
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:
-        """Have a file ready for the next roll; only where segments are known to fill up."""
+        """Have a file ready for the next roll; only where segments are known to fill up, and did
+        since the partition was opened: a process that is open for a moment needs none.
+        """
         if (
             partition.topic not in INTERNAL_TOPICS
             and self._config["eoslog.spare.segments"]
+            and partition.has_rolled
             and partition.fills_segments
+            and make_spare_room(
+                self._files.paths,
+                partition.topic_partition,
+                self._files.engine.segment_bytes(partition.topic),
+            )
         ):
             self._count("spare_files_prepared", partition.prepare_spare())
 
@@ -448,6 +457,7 @@ class Checkpointer:
         self._oldest_records.forget_all_but(limited)
         if self._counts["segments_deleted"] != deleted_before:
             self._attempt(self._write_offsets, "writing checkpoints")
+            self._attempt(lambda: trim_spares(self._files.paths), "removing spare files")
 
     def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
         directory = self._files.paths.partition(where)

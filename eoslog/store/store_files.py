@@ -43,6 +43,7 @@ from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import remove_orphan_spares
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
+from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store.store_topics import StoreTopics
 from eoslog.transactions.compacted_log import CompactedLog
@@ -286,6 +287,7 @@ class StoreFiles:
         errors += errors_of([self.transaction_recovery.prepare_to_close])
         self.partitions.stop()
         errors += self.partitions.close_cleanly(internal=False)
+        errors += errors_of([partial(remove_spares, self.paths)])
         errors += errors_of([self.state_log.persist, self.group_offsets.log.persist_all])
         errors += self.partitions.close_cleanly(internal=True)
         errors += errors_of([self._write_checkpoints])
