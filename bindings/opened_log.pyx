@@ -134,6 +134,8 @@ cdef class OpenedLog:
         self._log.options.segment.segment_index_bytes = config["segment.index.bytes"]
         self._log.options.segment.index_interval_bytes = config["index.interval.bytes"]
         self._log.options.segment.fill_bytes = config.get("eoslog.fill.bytes", 1 << 20)
+        self._log.options.roll_bytes = min(
+            config["segment.bytes"], config.get("eoslog.roll.bytes", config["segment.bytes"]))
         self._log.options.segment_ms = config["segment.ms"]
         self._log.options.max_message_bytes = config["max.message.bytes"]
         self._log.options.timestamp_before_max_ms = config.get(

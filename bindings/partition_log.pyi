@@ -15,6 +15,7 @@ from eoslog.bindings.producer_state import row_state as row_state
 from eoslog.bindings.producers_verification import TransactionFollower
 from eoslog.bindings.status import ProducerNotCached as ProducerNotCached
 
+def count_deleted() -> int: ...
 @final
 class AppendResult:
     @property

@@ -37,7 +37,9 @@ from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_mark
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_store_indexes, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
-from eoslog.native.partition_log cimport deleted_segments_free, log_end
+from eoslog.native.partition_log cimport (
+    deleted_segments_free, deleted_segments_waiting, log_end,
+)
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare
@@ -61,6 +63,11 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     result.timestamp_ms = outcome.timestamp
     result.duplicate = outcome.duplicate_count == outcome.record_count
     return result
+
+
+def count_deleted():
+    """Return how many segments that left the logs of this process wait for `free_deleted`."""
+    return deleted_segments_waiting()
 
 
 @cython.final

@@ -6,3 +6,4 @@ cdef extern from "atomics.h" nogil:
     void store_release_32(int32_t* at, int32_t value) noexcept
     int64_t load_acquire_64(const int64_t* at) noexcept
     void store_release_64(int64_t* at, int64_t value) noexcept
+    void add_64(int64_t* at, int64_t change) noexcept

@@ -138,7 +138,7 @@ cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogi
     """Kafka's roll rules, for a batch whose size is known."""
     cdef Segment* active = log_active(log)
     cdef int64_t waited_ms
-    if active.used_bytes + incoming.batch_bytes > log.options.segment.segment_bytes:
+    if active.used_bytes + incoming.batch_bytes > log.options.roll_bytes:
         return active.used_bytes > 0
     if active.linked:
         return active.used_bytes > 0  # A staged file takes nothing more under either name.

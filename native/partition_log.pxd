@@ -22,6 +22,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef struct LogOptions:
     SegmentOptions segment
+    int64_t roll_bytes               # A segment that would grow beyond it is ended; it may be less.
     int64_t segment_ms
     int64_t max_message_bytes
     int64_t timestamp_before_max_ms
@@ -93,6 +94,7 @@ cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil
 cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil
 cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil
 cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil
+cdef int64_t deleted_segments_waiting() noexcept nogil
 cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil
 cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil
 

@@ -27,7 +27,7 @@ from libc.string cimport memmove
 from eoslog.native.abort_index cimport (
     abort_index_drop_below, abort_index_free, abort_index_init,
 )
-from eoslog.native.atomics cimport load_acquire_64, store_release_64
+from eoslog.native.atomics cimport add_64, load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     control_flag, control_load, control_raise, control_store, control_store_32,
@@ -54,6 +54,8 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     LOADED_SEGMENTS_MAX = 32         # Of one log.
+
+cdef int64_t waiting_count = 0       # Of segments in the lists `deleted` of all logs.
 
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
@@ -428,6 +430,7 @@ cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
     """A deleted segment without holders is to be freed. The caller holds segments_lock."""
     segment.next_deleted = log.deleted
     log.deleted = segment
+    add_64(&waiting_count, 1)
 
 
 cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil:
@@ -447,7 +450,14 @@ cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil:
         free(segment)
         segment = following
         freed += 1
+    if freed > 0:
+        add_64(&waiting_count, -freed)
     return freed
+
+
+cdef int64_t deleted_segments_waiting() noexcept nogil:
+    """Count of deleted segments, of all logs of this process, that are to be freed."""
+    return load_acquire_64(&waiting_count)
 
 
 cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil:

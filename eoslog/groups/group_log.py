@@ -164,23 +164,27 @@ class GroupLog:
 
     # Compaction.
 
-    def compact(
+    def write_forward(
         self, partition: Partition, standing_still: Callable[[], AbstractContextManager[object]]
     ) -> int:
-        """Write again what still holds in the sealed segments of a partition, then delete them; how
-        many went. None go while a transaction is open in the partition.
+        """Write again what still holds in the sealed segments of a partition. Returns the offset up
+        to which segments may be deleted: the copies are synced. None may while a transaction is
+        open in the partition.
 
         `standing_still` gives a block in which no transaction moves. Raises StoreFullError or
-        StoreFailedError: nothing was deleted then.
+        StoreFailedError.
         """
         upper_bound = partition.active_base_offset
+        bytes_before = partition.size_bytes
         with standing_still():
             if not self.write_again(partition.partition, upper_bound):
-                return 0  # Tried again when the next segment is full.
+                return 0  # Tried again after the next append.
+        live_bytes = partition.size_bytes - bytes_before
         partition.flush()
         # The batches of transactions' producers go with the segments.
         partition.producer_state.save_copies()
-        return partition.delete_segments(min(upper_bound, partition.last_stable_offset))
+        self.index.rows.write_live_bytes(partition.topic_partition, live_bytes)
+        return min(upper_bound, partition.last_stable_offset)
 
     def write_again(self, number: int, upper_bound: int) -> bool:
         """Append, unsynced, a copy of what holds of groups and stands below an offset.

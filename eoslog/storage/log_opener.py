@@ -24,6 +24,8 @@ from eoslog.storage.topic_registry import TopicDescription, is_compacted
 _FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "process": 1 << 20}
 # Of the internal topics a commit syncs a record or two at a time.
 _INTERNAL_FILL_BYTES = 1 << 14
+# Compaction removes whole segments of these, so they are small; a larger record has one for itself.
+_INTERNAL_ROLL_BYTES = 1 << 20
 
 
 class LogOpener:
@@ -123,8 +125,12 @@ def _log_settings(
     fill_bytes = _FILL_BYTES[durability]
     if topic.internal and durability != "process":
         fill_bytes = _INTERNAL_FILL_BYTES
+    roll_bytes = topic_settings["segment.bytes"]
+    if topic.internal:
+        roll_bytes = min(roll_bytes, _INTERNAL_ROLL_BYTES)
     return {
         **topic_settings,
+        "eoslog.roll.bytes": roll_bytes,
         "eoslog.spare.segments": 0 if topic.internal else store_settings["eoslog.spare.segments"],
         "eoslog.contiguous": not is_compacted(topic),
         "eoslog.holes.below": holes_below,

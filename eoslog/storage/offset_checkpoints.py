@@ -59,7 +59,8 @@ class OffsetCheckpoints:
     """Recovery points, log start offsets and high watermarks of all partitions."""
 
     def __init__(self, store_path: Path, shared: SharedPage) -> None:
-        self._path = store_path
+        names = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
+        self._paths = {name: store_path / name for name in names}
         self._shared = shared
         self._lock = ThreadLock()
         self._offsets: dict[str, Offsets] = {}
@@ -132,24 +133,32 @@ class OffsetCheckpoints:
                 if known:
                     self._replace(list(self._offsets), sync=sync)
 
-    def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
-        """Write down that a log starts where `look` finds it to, if it did below; synced on return.
+    def raise_starts(self, looks: Mapping[TopicPartition, Callable[[], int]]) -> None:
+        """Write down that logs start where the looks find them to, those that did below; synced on
+        return.
 
-        Raises as `write`; the old checkpoint then stands. No other process writes between the look
-        and the writing, nor forgets the partition.
+        Raises as `write`; the old checkpoint then stands. No other process writes between the looks
+        and the writing, nor forgets the partitions.
         """
         with self._shared.held(LOCK_CHECKPOINTS):
-            start = look()
+            found = {where: look() for where, look in looks.items()}
             with self._lock:
                 self._load()
                 starts = self._offsets[LOG_START_OFFSET]
-                if starts.get(where, -1) < start:
-                    self._offsets[LOG_START_OFFSET] = {**starts, where: start}
+                raised = {
+                    where: start for where, start in found.items() if starts.get(where, -1) < start
+                }
+                if raised:
+                    self._offsets[LOG_START_OFFSET] = {**starts, **raised}
                     try:
                         self._replace([LOG_START_OFFSET], sync=True)
                     except BaseException:
                         del self._offsets[LOG_START_OFFSET]  # What stands in the file is read.
                         raise
+
+    def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
+        """Raise the start of one log, as `raise_starts` does."""
+        self.raise_starts({where: look})
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave partitions out that are being deleted; durable on return."""
@@ -167,7 +176,7 @@ class OffsetCheckpoints:
     def _replace(self, names: Iterable[str], *, sync: bool) -> None:
         try:
             for name in names:
-                write_checkpoint(self._path / name, self._offsets[name], sync=sync)
+                write_checkpoint(self._paths[name], self._offsets[name], sync=sync)
         finally:
             self._identities = {name: self._identity(name) for name in self._offsets}
 
@@ -177,7 +186,7 @@ class OffsetCheckpoints:
             return self._offsets[name]
 
     def _load(self) -> None:
-        for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+        for name in self._paths:
             if name not in self._offsets:
                 self._identities[name] = self._identity(name)
                 self._offsets[name] = self._read(name)
@@ -189,14 +198,14 @@ class OffsetCheckpoints:
 
     def _identity(self, name: str) -> object:
         try:
-            found = (self._path / name).stat()
+            found = self._paths[name].stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read(self, name: str) -> Offsets:
         try:
-            return read_checkpoint(self._path / name)
+            return read_checkpoint(self._paths[name])
         except CorruptRecordError as error:
             self.damaged.append(str(error))
             _log.warning("%s; it is left out and rewritten", error)

@@ -8,6 +8,7 @@ adopted.
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
@@ -729,16 +730,19 @@ class Partition:
             except FileNotFoundError:
                 return 0  # The topic was deleted.
 
+    def raise_start(self, up_to_offset: int) -> int:
+        """Have the log start, for all processes, after the oldest segments that end at or below an
+        offset; return where. None goes by this: see `delete_segments`.
+        """
+        return self._log.raise_log_start(up_to_offset)
+
     def delete_segments(self, up_to_offset: int) -> int:
         """Delete the oldest segments that end at or below an offset; how many went.
 
         Where the log begins without them is written down first, synced. Raises LogClosedError or
         StoreError; none went, or some of the oldest.
         """
-
-        def raise_start() -> int:
-            return self._log.raise_log_start(up_to_offset)
-
+        raise_start = partial(self.raise_start, up_to_offset)
         try:
             self._write_start(raise_start)
         except StoreFullError:

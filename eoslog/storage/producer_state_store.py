@@ -6,7 +6,8 @@
 - open: the producers, among those, that have a transaction open;
 - aborts: topic id, partition -> what its .txnindex files held when the rows were written;
 - state: the newest record of each key of the internal log; applied: per partition of it the offset
-  up to which that is true, and up to which it may know records (some may be newer);
+  up to which that is true, and up to which it may know records (some may be newer); per partition
+  of an internal topic, how large what held was when it was compacted last;
 - undecided: the keys, among those, of transactions that are not complete;
 - group-offsets: the offsets that groups committed, and up to where of their log that is true;
 - session: the last clean close.
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.identity_files import id_bytes
 from eoslog.storage.lmdb_environment import CorruptRowError, LmdbEnvironment
 from eoslog.storage.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
@@ -35,6 +37,8 @@ DIRECTORY_NAME = "lmdb"
 ROWS_PER_TRANSACTION = 50_000
 # The rows handed over have every producer that the log knows.
 ALL_ROWS = -1
+# How exactly it is known how much of an internal topic's partition holds.
+LIVE_STEP_BYTES = 1 << 20
 _NO_HEAD = -1
 
 _KEY = struct.Struct(">16siQ")
@@ -361,6 +365,14 @@ class ProducerStateStore:
 
         return self.environment.within(read, write=False)
 
+    def count_states(self) -> int:
+        """Return how many keys of the internal log the index has."""
+
+        def count(transaction: lmdb.Transaction) -> int:
+            return int(transaction.stat(self._db[_STATE])["entries"])
+
+        return self.environment.within(count, write=False)
+
     def read_undecided(self) -> list[bytes]:
         """The keys of the transactions that are not complete, as far as the index is true."""
 
@@ -429,6 +441,29 @@ class ProducerStateStore:
                 transaction.put(key, value, db=self._db[_APPLIED])
 
         self.environment.within(write, write=True)
+
+    # Compaction of the internal topics.
+
+    def read_live_bytes(self, where: TopicPartition) -> int:
+        """Return how many bytes of a partition held when it was compacted last, in whole steps of
+        LIVE_STEP_BYTES; 0 if that is not known.
+        """
+
+        def read(transaction: lmdb.Transaction) -> int:
+            value = transaction.get(_live_key(where), db=self._db[_APPLIED])
+            return 0 if value is None else int(_OFFSET.unpack(checked(value))[0])
+
+        return self.environment.within(read, write=False)
+
+    def write_live_bytes(self, where: TopicPartition, live_bytes: int) -> None:
+        """Note how many bytes held; what is less than a step costs no write."""
+        steps = live_bytes // LIVE_STEP_BYTES * LIVE_STEP_BYTES
+
+        def write(transaction: lmdb.Transaction) -> None:
+            transaction.put(_live_key(where), sealed(_OFFSET.pack(steps)), db=self._db[_APPLIED])
+
+        if steps != self.read_live_bytes(where):
+            self.environment.within(write, write=True)
 
     # What replay of `__consumer_offsets` gave; `GroupOffsetsIndex` knows what a row holds.
 
@@ -580,6 +615,10 @@ def _highest_id(cursor: lmdb.Cursor, prefix: bytes, upper_bound: int) -> int:
         return -1
     key = bytes(cursor.key())
     return int(_KEY.unpack(key)[2]) if key.startswith(prefix) else -1
+
+
+def _live_key(where: TopicPartition) -> bytes:
+    return f"live {where.topic} {where.partition}".encode()
 
 
 def sealed(value: bytes) -> bytes:

@@ -10,6 +10,7 @@ kept for `Store.metrics()`, and the work is tried again.
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -35,6 +36,7 @@ from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
 from eoslog.storage.spare_files import make_spare_room, trim_spares
+from eoslog.store.internal_compaction import InternalCompaction
 from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.retention import OldestRecords, apply_retention
 from eoslog.store.store_files import StoreFiles
@@ -90,6 +92,8 @@ class Checkpointer:
         self._leftovers = False  # Complete staged jobs left something since the last look.
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
+        self._state_log_persisted = False  # In this round.
+        self._compaction = InternalCompaction(files, self._seconds("eoslog.checkpoint.interval.ms"))
         self._peers = PeerMonitor(files, staged, live_producers, self._note, self._keep)
         self._oldest_records = OldestRecords()
         self._next_timeout = NextTimeout(files.transactions, files.state_log)
@@ -233,6 +237,7 @@ class Checkpointer:
             self._offsets_due_s,
             self._transactions_due_s,
             self._ids_due_s,
+            self._compaction.due_s,
         )
         return min(due_s, self._checkpoint_due_s) if self._unwritten else due_s
 
@@ -255,6 +260,7 @@ class Checkpointer:
         return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
 
     def _round(self, now_s: float) -> None:
+        self._state_log_persisted = False
         with self._lock:
             noted, self._noted = self._noted, set()
             leftovers, self._leftovers = self._leftovers, False
@@ -269,6 +275,8 @@ class Checkpointer:
             self._each(partition, self._begin_to_watch)
         for watched in list(self._watched.values()):
             self._each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
+        if now_s >= self._compaction.due_s:
+            self._attempt(self._compact, "compacting internal topics")
         if now_s >= self._checkpoint_due_s and self._unwritten:
             self._checkpoint_due_s = now_s + self._seconds(
                 "log.flush.offset.checkpoint.interval.ms"
@@ -311,15 +319,16 @@ class Checkpointer:
     def _begin_to_watch(self, partition: Partition) -> None:
         self._unwritten.add(partition)
         if partition not in self._watched:
-            watched = self._watched[partition] = _Watched(partition)
+            self._watched[partition] = _Watched(partition)
             self._prepare_spare(partition)
-            if partition.segment_count > 1 and partition.topic in INTERNAL_TOPICS:
-                # It may have rolled before this look: then it is not compacted yet.
-                watched.active_base_offset = partition.log_start_offset
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
         partition = watched.partition
-        rolled = partition.active_base_offset != watched.active_base_offset
+        # Those of the internal topics are small, and mostly go before they are synced.
+        rolled = (
+            partition.topic not in INTERNAL_TOPICS
+            and partition.active_base_offset != watched.active_base_offset
+        )
         if rolled:
             watched.active_base_offset = partition.active_base_offset
             self._prepare_spare(partition)
@@ -334,13 +343,25 @@ class Checkpointer:
         ):
             del self._watched[partition]
             self._persist(partition)
-        if rolled and partition.topic in INTERNAL_TOPICS:
-            deleted = self._files.compact(partition)
-            self._count("segments_deleted", deleted)
+        self._compaction.look(partition)
+
+    def _compact(self) -> None:
+        self._files.engine.check_files()
+        self._count("segments_deleted", self._compaction.run())
+
+    def compact_at_close(self) -> None:
+        """Compact what is due, once the thread was stopped: it may not have come to it."""
+        for partition in self._noted | self._watched.keys():
+            self._each(partition, self._compaction.look)
+        if self._compaction.due_s < math.inf:
+            self._attempt(self._compact, "compacting internal topics")
 
     def _persist(self, partition: Partition) -> None:
         if partition.topic == TRANSACTION_STATE_TOPIC:
+            if self._state_log_persisted:
+                return  # With that of another partition.
             self._files.state_log.persist()
+            self._state_log_persisted = True
             if self._files.transaction_recovery.records_behind > STATE_RECORDS_BEHIND_MAX:
                 # Opening after a crash reads them all.
                 self._unwritten.add(partition)

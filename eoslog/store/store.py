@@ -649,6 +649,7 @@ class Store:
             if isinstance(error, ConcurrentAccessError):
                 raise error  # This thread is in a call of that producer: the store stays open.
         self._checkpointer.stop()
+        self._checkpointer.compact_at_close()
         self._linger.stop()
         self._clear_leftovers()
         with self._lock:

@@ -11,9 +11,10 @@ first used. The steps have numbers in `docs/durability-and-recovery.md`.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from eoslog.bindings.shared_page import LOCK_COMPACTION
 from eoslog.common.config import parse_store_config
@@ -46,7 +47,7 @@ from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateSto
 from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store.store_topics import StoreTopics
-from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog, CompactionPlan
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
 from eoslog.transactions.transaction_admin import TransactionAdmin
@@ -54,6 +55,8 @@ from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_recovery import TransactionRecovery
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class StoreFiles:
@@ -204,24 +207,52 @@ class StoreFiles:
             self.transaction_recovery.let_others_in()
         self.session.opened(self.partitions.unrecovered)
 
-    def compact(self, partition: Partition) -> int:
-        """Compact a partition of an internal topic of which a segment is full; how many segments
-        went. One process compacts at a time.
+    def compact(self, *partitions: Partition) -> int:
+        """Compact partitions of internal topics; how many segments went. One process compacts at a
+        time. An error of one partition does not keep the others from being compacted.
 
-        Raises StoreFullError or StoreFailedError: nothing was deleted then.
+        Raises StoreFullError or StoreFailedError: then nothing was deleted of some of them.
         """
         shared = self.session.shared
+        sealed = [one for one in partitions if one.segment_count > 1]
         # Never waited for, so it may be held while the locks of all keys are taken.
-        if partition.segment_count < 2 or not shared.try_lock(LOCK_COMPACTION):
-            return 0  # Where another process compacts: when the next segment is full.
+        if not sealed or not shared.try_lock(LOCK_COMPACTION):
+            return 0  # Where another process compacts: after the next append.
         try:
-            if partition.topic == TRANSACTION_STATE_TOPIC:
-                return self.state_log.compact(partition, self.transaction_recovery.safe_offset)
-            return self.group_offsets.log.compact(
-                partition, self.transactions.entries.standing_still
-            )
+            return self._compact(sealed)
         finally:
             shared.unlock(LOCK_COMPACTION)
+
+    def _compact(self, sealed: Sequence[Partition]) -> int:
+        errors: list[EoslogError] = []
+
+        def attempt(step: Callable[..., _Result], *arguments: object) -> _Result | None:
+            try:
+                return step(*arguments)
+            except EoslogError as error:
+                errors.append(error)
+                return None
+
+        up_to: dict[Partition, int] = {}
+        of_state = [one for one in sealed if one.topic == TRANSACTION_STATE_TOPIC]
+        for plan in (attempt(self._plan_compaction, of_state) or ()) if of_state else ():
+            up_to[plan.partition] = attempt(self.state_log.write_forward, plan) or 0
+        standing_still = self.transactions.entries.standing_still
+        for one in sealed:
+            if one.topic != TRANSACTION_STATE_TOPIC:
+                groups = self.group_offsets.log
+                up_to[one] = attempt(groups.write_forward, one, standing_still) or 0
+        with suppress(EoslogError):  # All with one write, or each with its deletion.
+            self.checkpoints.raise_starts(
+                {one.topic_partition: partial(one.raise_start, to) for one, to in up_to.items()}
+            )
+        deleted = sum(attempt(one.delete_segments, to) or 0 for one, to in up_to.items() if to)
+        raise_first(errors)
+        return deleted
+
+    def _plan_compaction(self, of_state: Sequence[Partition]) -> list[CompactionPlan]:
+        self.transaction_recovery.advance()
+        return self.state_log.plan_compaction(of_state, self.transaction_recovery.safe_offset)
 
     def close(self) -> list[EoslogError]:
         """Bring everything to disk and give the store up (C3 to C9), or let go of it if other

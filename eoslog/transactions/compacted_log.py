@@ -25,7 +25,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from eoslog.bindings.shared_page import (
     COUNTER_STATE_PARTITIONS,
@@ -46,7 +46,7 @@ from eoslog.transactions.compacted_partition import (
     WatchedKey,
     decisions_from,
     is_undecided,
-    own_keys,
+    keys_below,
 )
 from eoslog.transactions.state_key import (
     DURABILITY,
@@ -64,12 +64,26 @@ from eoslog.transactions.state_key import (
 _KEYS_PER_LOOK = 1000
 # Records that the index does not have: with more of them it is brought up to the log.
 UNPERSISTED_MAX = 10_000
+# Compaction looks for keys in the index while it has fewer than a share of the records: a look at a
+# key costs so much more than one at a record.
+_RECORDS_PER_KEY = 16
+_OWN_KEYS_MAX = 16  # Of one partition: more are not written again where they need not be.
 _OFFSET = struct.Struct(">q")
 _NO_OFFSET = -1  # Of our own types, the index has values alone.
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 StateRecords = dict[bytes, StateRecord]
+
+
+class CompactionPlan(NamedTuple):
+    """The segments of a partition below an offset, and the keys that may have to be written again
+    before these go.
+    """
+
+    partition: Partition
+    upper_bound: int
+    keys: set[bytes]
 
 
 class ChangedTransactions(Protocol):
@@ -91,6 +105,11 @@ class ChangedTransactions(Protocol):
         """Note that the log has a record at an offset that another process may have written.
 
         The state log's lock is held: it may take no other.
+        """
+
+    def note_gap(self, number: int, log_start_offset: int) -> None:
+        """Note that another process deleted records of a partition, below its start, that were not
+        read here. The same lock is held.
         """
 
 
@@ -161,7 +180,7 @@ class CompactedLog:
         """Read what any process has appended to a partition."""
         with self._lock:
             self._mend()
-            self._open(number).read_on(self._transactions.note_foreign)
+            self._open(number).read_on(self._transactions.note_foreign, self._transactions.note_gap)
 
     def watch(self, record_type: int, name: str) -> WatchedKey:
         """Watch a key: note from now on when another process writes its record."""
@@ -224,13 +243,22 @@ class CompactedLog:
         for partition in partitions:
             partition.sync_up_to(partition.log_end_offset)
 
-    def _write_again(self, key: bytes) -> None:
-        """Append the newest record of one of our own keys again, as it is, unsynced."""
+    def _write_again(self, key: bytes, upper_bound: int) -> int:
+        """Append the newest record of a key again, as it is, unsynced, if it may stand below an
+        offset. Returns the offset from which the log is needed for it.
+        """
+        if type_of(key) == TRANSACTION:
+            transactional_id = transactional_id_of(key)
+            known = self.transaction(transactional_id)
+            if known is None or known.offset >= upper_bound:
+                return upper_bound
+            return self._transactions.write_again(transactional_id, upper_bound)
         number = state_partition_of(name_of(key))
         with self._held(key), self._lock:
             record = self._newest(key, number)
-            if record is not None and record.value is not None:
+            if record is not None and record.value is not None and record.offset < upper_bound:
                 self._open(number).append(key, record.value, sync=False)
+        return upper_bound
 
     # Transactional ids. Their entries append by themselves.
 
@@ -359,30 +387,83 @@ class CompactedLog:
     # Compaction.
 
     def compact(self, partition: Partition, safe_offset: Callable[[int], int]) -> int:
-        """Write again what still holds in the sealed segments of a partition, under the locks of
-        those who write it, then delete these segments, from the oldest on. Returns their count.
+        """Compact one partition; how many segments went."""
+        plans = self.plan_compaction([partition], safe_offset)
+        return sum(partition.delete_segments(self.write_forward(plan)) for plan in plans)
 
-        A copy is equal to its original. A segment is deleted only after the copies of all that
-        holds in it are synced. It stays while it has the record of an undecided transaction, or a
+    def plan_compaction(
+        self, partitions: Sequence[Partition], safe_offset: Callable[[int], int]
+    ) -> list[CompactionPlan]:
+        """Find which sealed segments of these partitions may go, from the oldest on, and which keys
+        may have their newest records there. Partitions of which none may go are left out.
+
+        A segment stays while it, or an older one, has the record of an undecided transaction, or a
         decision whose markers are not known to be synced: those from `safe_offset(number)` on.
         After a power cut, markers are written again from there.
-
-        Raises StoreFullError or StoreFailedError: then nothing was deleted.
         """
-        upper_bound = keep_from = partition.active_base_offset
-        if upper_bound <= partition.first_base_offset:
-            return 0
-        for key in own_keys(partition, upper_bound):
-            self._write_again(key)
-        # The index has each id's newest record, with its offset, once it was brought up to the log.
+        with self._lock:
+            for one in partitions:
+                self._open(one.partition)
+        bounds = {
+            one.partition: min(one.active_base_offset, safe_offset(one.partition))
+            for one in partitions
+        }
+        # The index has the newest of all records below these bounds then.
         self.persist()
-        for transactional_id, record in self.transactions():
+        for transactional_id in self.undecided_transactions():
             number = state_partition_of(transactional_id)
-            if number == partition.partition and record.offset < upper_bound:
-                kept = self._transactions.write_again(transactional_id, upper_bound)
-                keep_from = min(keep_from, kept)
+            record = self.transaction(transactional_id) if number in bounds else None
+            if record is not None:
+                bounds[number] = min(bounds[number], record.offset)
+        plans = {}
+        for one in partitions:
+            bases = [base for base, _ in one.segment_sizes()]
+            upper_bound = max(
+                base for base in bases if base <= max(bounds[one.partition], bases[0])
+            )
+            if upper_bound > bases[0]:
+                plans[one.partition] = CompactionPlan(one, upper_bound, set())
+        self._find_keys(plans)
+        return list(plans.values())
+
+    def _find_keys(self, plans: Mapping[int, CompactionPlan]) -> None:
+        """Find the keys of plans: in the index, or where that has too many, in the segments."""
+        record_count = sum(
+            one.upper_bound - one.partition.log_start_offset for one in plans.values()
+        )
+        key_count = self._read_index(self._index.count_states) or 0
+        if key_count > record_count // _RECORDS_PER_KEY:
+            for plan in plans.values():
+                plan.keys.update(keys_below(plan.partition, plan.upper_bound))
+            return
+        for key, record in self._all(b""):
+            is_own = type_of(key) != TRANSACTION
+            name = name_of(key) if is_own else transactional_id_of(key)
+            of_key = plans.get(state_partition_of(name))
+            if of_key is not None and record.offset < of_key.upper_bound:
+                of_key.keys.add(key)
+        for plan in plans.values():
+            # Where those of our own types stand, the index does not know.
+            if sum(type_of(key) != TRANSACTION for key in plan.keys) > _OWN_KEYS_MAX:
+                plan.keys.intersection_update(keys_below(plan.partition, plan.upper_bound))
+
+    def write_forward(self, plan: CompactionPlan) -> int:
+        """Write again what still holds in the segments of a plan, under the locks of those who
+        write it. Returns the offset up to which segments may be deleted, from the oldest on: the
+        copies of all that holds in them, and all newer records, are synced.
+
+        A copy is equal to its original. Raises StoreFullError or StoreFailedError.
+        """
+        partition = plan.partition
+        bytes_before = partition.size_bytes
+        keep_from = min(
+            (self._write_again(key, plan.upper_bound) for key in plan.keys),
+            default=plan.upper_bound,
+        )
+        live_bytes = partition.size_bytes - bytes_before
         partition.sync_up_to(partition.log_end_offset)
-        return partition.delete_segments(min(keep_from, safe_offset(partition.partition)))
+        self._index.write_live_bytes(partition.topic_partition, live_bytes)
+        return keep_from
 
     # The newest records. The caller holds the lock, but for `_all`.
 
@@ -490,7 +571,7 @@ class CompactedLog:
     def _catch_up_with_all(self) -> None:
         self._open_those_of_others()
         for opened in list(self._opened.values()):
-            opened.read_on(self._transactions.note_foreign)
+            opened.read_on(self._transactions.note_foreign, self._transactions.note_gap)
 
     def _caught_up(self, number: int) -> CompactedPartition | None:
         """The partition, read to its end; None if no process opened it: the index has all of it."""
@@ -498,7 +579,7 @@ class CompactedLog:
             self._open_those_of_others()
         opened = self._opened.get(number)
         if opened is not None:
-            opened.read_on(self._transactions.note_foreign)
+            opened.read_on(self._transactions.note_foreign, self._transactions.note_gap)
         return opened
 
 

@@ -1,10 +1,13 @@
 """One partition of `__transaction_state`: its records, and how a process follows them.
 
 Invariant: everything below `known_end` is known: it is in the index, it was read, or its writer in
-this process has noted it or will be asked. Of each key only the newest record is kept.
+this process has noted it or will be asked. Of each key only the newest record is kept, and none
+that stood in a segment which another process deleted before this one had read it: a tombstone may
+have gone with it. What held of that is in the index, and in the log once more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy
@@ -34,6 +37,7 @@ _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 State = Mapping[str, Any]
 OnTransaction = Callable[[str, int], None]
+OnGap = Callable[[int, int], None]
 
 
 class StateRecord(NamedTuple):
@@ -92,12 +96,20 @@ class CompactedPartition:
 
     # Reading.
 
-    def read_on(self, on_transaction: OnTransaction | None = None) -> None:
-        """Read what others appended, and what this process appended after that."""
+    def read_on(self, on_transaction: OnTransaction, on_gap: OnGap) -> None:
+        """Read what others appended, and what this process appended after that.
+
+        `on_gap(number, log_start_offset)` is called where compaction may have deleted some of it.
+        """
         end = self.partition.log_end_offset
         first = self._first_unread(self.partition.own_end)
         if first < end:
             self._apply(first, end, on_transaction)
+            start = self.partition.log_start_offset
+            if first < start:
+                self.drop_below(start)
+                self.read_at = {key: max(offset, start) for key, offset in self.read_at.items()}
+                on_gap(self.partition.partition, start)
             # Own appends move it on only where nothing is to be read.
             self.partition.own_end = end
         self._doubtful_from = None
@@ -212,21 +224,20 @@ def is_undecided(value: bytes | None) -> bool:
     return value[_STATE_BYTE] in _UNDECIDED_STATES
 
 
-def own_keys(partition: Partition, upper_bound: int) -> Iterator[bytes]:
-    """The keys of eoslog's own types that have records below an offset, each once."""
-    seen: set[bytes] = set()
+def keys_below(partition: Partition, upper_bound: int) -> set[bytes]:
+    """Read the keys that have records below an offset: those of transactional ids, and of our own
+    types.
+    """
+    found: set[bytes] = set()
     for columns in _columns_from(partition, 0, upper_bound):
-        starts, ends = columns.key_offsets[:-1], columns.key_offsets[1:]
-        typed = numpy.flatnonzero(ends - starts >= TYPE_BYTES)
-        first = columns.key_data[starts[typed]].astype(numpy.int32)
-        types = first << 8 | columns.key_data[starts[typed] + 1]
-        # Kafka's types are far below. Those with the sign bit set are none.
-        own = typed[(types >= PRODUCER_ID_BLOCK) & (types < 1 << 15)]
-        for index in own.tolist():
-            key = _key_at(columns, index)
-            if columns.offsets[index] < upper_bound and key not in seen:
-                seen.add(key)
-                yield key
+        count = int(numpy.searchsorted(columns.offsets, upper_bound))
+        data, ends = columns.key_data.tobytes(), columns.key_offsets[: count + 1].tolist()
+        found.update(data[start:end] for start, end in pairwise(ends))
+    return {
+        key
+        for key in found
+        if len(key) >= TYPE_BYTES and (type_of(key) >= PRODUCER_ID_BLOCK or is_transaction_key(key))
+    }
 
 
 def _key_at(columns: Columns, index: int) -> bytes:

@@ -219,6 +219,17 @@ class TransactionEntries:
         if entry is not None:
             entry.lock.note_newer(offset)
 
+    def note_gap(self, number: int, log_start_offset: int) -> None:
+        """Note that records of a state partition, below its start, went unread: the next that takes
+        an entry's lock looks whether it expired, if the entry is of a record there. Takes no lock.
+        """
+        for entry in self.known():
+            if (
+                0 <= entry.record_offset < log_start_offset
+                and state_partition_of(entry.transactional_id) == number
+            ):
+                entry.lock.note_newer(log_start_offset)
+
     def catch_up_for(self, transactional_id: str) -> None:
         """Read the state log to its end; the lock of an entry calls it."""
         self._state_log.catch_up(state_partition_of(transactional_id))

@@ -442,9 +442,8 @@ class TransactionRecovery:
 
     def safe_offset(self, number: int) -> int:
         """Return the offset of a state partition below which all decisions have their markers
-        synced. Raises what `advance` raises.
+        synced, as of the last `advance`.
         """
-        self.advance()
         return self._safe.get(number, 0)
 
     @property

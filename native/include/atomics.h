@@ -16,4 +16,6 @@ static inline void store_release_64(int64_t *at, int64_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
+static inline void add_64(int64_t *at, int64_t change) { __atomic_add_fetch(at, change, __ATOMIC_RELAXED); }
+
 #endif

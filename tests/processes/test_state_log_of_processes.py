@@ -19,7 +19,7 @@ from processes.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import ProducerFencedError
+from eoslog.errors import ProducerFencedError, TransactionalIdNotFoundError
 from eoslog.storage import topic_registry
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
@@ -429,6 +429,53 @@ def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypa
         blocks = parts_of(store).files.state_log.get(PRODUCER_ID_BLOCK, "")
         assert blocks is not None
         assert parts_of(store).files.producer_ids.take() >= blocks["next_producer_id"]
+
+
+def test_an_id_that_expired_in_segments_that_were_not_read_is_gone(path, crew, monkeypatch):
+    """Its tombstone went with them; the process had its record in memory."""
+    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
+    busy = next(
+        name
+        for name in (f"busy-{number}" for number in range(1000))
+        if state_partition_of(name) == state_partition_of("gone")
+    )
+    bob = crew.hire()
+    bob.call(small_segments)
+    bob.call(open_member, str(path))
+    with opened(path) as store:
+        bob.call(commit_and_look_no_more, ["gone", busy])
+        entries = parts_of(store).files.transactions.entries
+        with entries.locked("gone") as entry:
+            entry.expire()
+            entries.buried(entry)
+        hand = store.producer(transactional_id=busy)
+        hand.init_transactions()
+        for _ in range(100):
+            with hand.transaction():
+                hand.append(TOPIC, 0, [b"x"])
+        partition = parts_of(store).files.partitions.state_partition(state_partition_of(busy))
+        assert parts_of(store).files.compact(partition) > 0
+        assert bob.call(ids_known) == [busy]
+        assert bob.call(is_unknown_to_entries, "gone")
+        bob.call(commit_some, ["gone"], 1)
+        assert store.describe_transaction("gone").producer_epoch == 1
+
+
+def commit_and_look_no_more(hand: Hand, ids: list[str]) -> None:
+    parts_of(hand.store).checkpointer.stop()
+    commit_some(hand, ids, len(ids))
+
+
+def ids_known(hand: Hand) -> list[str]:
+    return [one.transactional_id for one in hand.store.transactions()]
+
+
+def is_unknown_to_entries(hand: Hand, transactional_id: str) -> bool:
+    try:
+        with parts_of(hand.store).files.transactions.entries.locked(transactional_id):
+            return False
+    except TransactionalIdNotFoundError:
+        return True
 
 
 def open_member(hand: Hand, path: str) -> None:

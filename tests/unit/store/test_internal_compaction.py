@@ -1,5 +1,6 @@
 """Compaction of the internal topics: what holds stays, in this life of the store and the next."""
 
+import math
 import shutil
 import time
 
@@ -7,8 +8,13 @@ import pytest
 
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.storage import topic_registry
-from eoslog.store.store import parts_of
+from eoslog.groups import group_log
+from eoslog.storage import log_opener, producer_state_store, topic_registry
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.partition import Partition
+from eoslog.store.internal_compaction import InternalCompaction
+from eoslog.store.store import abandon, parts_of
+from eoslog.transactions import compacted_log
 from eoslog.transactions.state_key import state_partition_of
 
 SEGMENT_BYTES = 16_384
@@ -208,3 +214,175 @@ def test_a_full_segment_is_compacted_in_the_background(tmp_path, small_segments)
             time.sleep(0.05)
         assert partition.log_start_offset > 0
         assert opened.metrics()["checkpointer"]["errors"] == []
+
+
+def state_bytes(path):
+    return sum(one.stat().st_size for one in path.glob("__transaction_state-*/*"))
+
+
+def rolls_at(monkeypatch, roll_bytes):
+    monkeypatch.setattr(log_opener, "_INTERNAL_ROLL_BYTES", roll_bytes)
+
+
+def test_segments_of_internal_topics_are_small_and_a_large_record_has_its_own(tmp_path):
+    with eoslog.open(tmp_path / "s", create=True, durability="process") as store:
+        log = parts_of(store).files.state_log
+        for number in range(8):
+            log.append(1009, "name", {"text": "x" * 300_000, "n": number})
+        log.append(1009, "name", {"text": "x" * 5_000_000, "n": 8})
+        log.append(1009, "name", {"text": "x", "n": 9})
+        sizes = [size for _, size in state_partition(store, "name").segment_sizes()]
+        assert [size <= 1 << 20 for size in sizes] == [True, True, True, False, True]
+        assert state_partition(store, "name").segment_count == 5
+        assert compact(store, state_partition(store, "name")) == 4
+        assert log.get(1009, "name")["n"] == 9
+
+
+@pytest.mark.parametrize("count", [2_000, 8_000])
+def test_the_size_does_not_depend_on_the_number_of_transactions(tmp_path, monkeypatch, count):
+    rolls_at(monkeypatch, SEGMENT_BYTES)
+    config = {"eoslog.checkpoint.interval.ms": 50}
+    path = tmp_path / "s"
+    names = same_partition_ids("busy", 4)
+    with eoslog.open(path, create=True, durability="process", config=config) as store:
+        store.create_topic("t")
+        made = [producer(store, name) for name in names]
+        for number in range(count):
+            with made[number % len(made)].transaction():
+                made[number % len(made)].send("t", value=b"v")
+    assert state_bytes(path) < 5 * SEGMENT_BYTES
+    with eoslog.open(path, durability="process") as store:
+        assert {one.transactional_id for one in store.transactions()} == set(names)
+
+
+def test_processes_that_are_too_short_lived_for_the_thread_compact_when_they_close(
+    tmp_path, monkeypatch
+):
+    rolls_at(monkeypatch, SEGMENT_BYTES)
+    path = tmp_path / "s"
+    for _ in range(10):
+        with eoslog.open(path, create=True, durability="process") as store:
+            store.create_topic("t", exist_ok=True)
+            commit_some(producer(store, "busy"), 100)
+            commit_offsets(store, "busy", 150)
+    assert state_bytes(path) < 5 * SEGMENT_BYTES
+    offsets = sum(one.stat().st_size for one in path.glob("__consumer_offsets-*/*"))
+    assert offsets < 4 * SEGMENT_BYTES
+
+
+def test_a_store_with_large_segments_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    rolls_at(monkeypatch, 1 << 30)
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t", partitions=2)
+        idle = same_partition_ids("busy", 3)
+        for name in idle:
+            producer(store, name).close()
+        commit_some(producer(store, "busy"), 300)
+        assert state_partition(store, "busy").segment_count == 1
+        before = {one.transactional_id for one in store.transactions()}
+    large = state_bytes(path)
+    rolls_at(monkeypatch, SEGMENT_BYTES)
+    with eoslog.open(path, durability="process") as store:
+        commit_some(producer(store, "busy"), 3)
+    assert state_bytes(path) < large // 4
+    with eoslog.open(path, durability="process") as store:
+        assert {one.transactional_id for one in store.transactions()} == before
+
+
+def test_what_holds_is_copied_no_more_often_than_as_much_was_written(store, monkeypatch):
+    """A partition with much that holds is due again once it is twice as large."""
+    monkeypatch.setattr(producer_state_store, "LIVE_STEP_BYTES", 1)
+    log = parts_of(store).files.state_log
+    names = same_partition_ids("busy", 200)
+    for name in names:
+        log.append(1009, name, {"text": "x" * 300})
+    partition = state_partition(store, "busy")
+    compaction = InternalCompaction(parts_of(store).files, 5.0)
+    compaction.look(partition)
+    assert compaction.due_s == 0.0
+    assert compaction.run() > 2
+    live_bytes = partition.size_bytes
+    compaction.look(partition)
+    assert compaction.due_s == math.inf
+    written = 0
+    while compaction.due_s == math.inf:
+        log.append(1009, names[written % 5], {"text": "x" * 300})
+        written += 1
+        compaction.look(partition)
+    assert partition.size_bytes > 1.7 * live_bytes
+    assert compaction.run() > 0
+    assert partition.size_bytes < live_bytes + 3 * SEGMENT_BYTES
+    assert log.names(1009) == sorted(names)
+
+
+def test_many_keys_are_found_in_the_segments_themselves(store, monkeypatch):
+    monkeypatch.setattr(compacted_log, "_RECORDS_PER_KEY", 1 << 40)
+    names = same_partition_ids("busy", 20)
+    for name in names:
+        producer(store, name).close()
+    log = parts_of(store).files.state_log
+    for name in names:
+        log.append(1009, name, {"name": name})
+    commit_some(producer(store, "busy"))
+    before = {one.transactional_id: one for one in store.transactions()}
+    assert compact(store, state_partition(store, "busy")) > 0
+    assert {one.transactional_id: one for one in store.transactions()} == before
+    assert log.names(1009) == sorted(names)
+    assert all(log.get(1009, name)["name"] == name for name in names)
+
+
+class Died(BaseException):
+    """The process died here."""
+
+
+STEPS = [
+    (compacted_log.CompactedLog, "plan_compaction"),
+    (compacted_log.CompactedLog, "write_forward"),
+    (group_log.GroupLog, "write_forward"),
+    (OffsetCheckpoints, "raise_starts"),
+    (Partition, "delete_segments"),
+]
+
+
+@pytest.mark.parametrize("owner, step", STEPS, ids=[f"{one.__name__}.{two}" for one, two in STEPS])
+def test_after_a_death_in_the_middle_all_that_holds_is_there(
+    tmp_path, store, monkeypatch, owner, step
+):
+    idle = same_partition_ids("busy", 3)
+    for name in idle:
+        producer(store, name).close()
+    busy = producer(store, "busy")
+    commit_some(busy)
+    commit_offsets(store, "idle", 1)
+    commit_offsets(store, "busy", 400)
+    before = {one.transactional_id: one.transaction_state for one in store.transactions()}
+    offsets = store.groups()
+    partitions = [state_partition(store, "busy"), offsets_partition(store, "busy")]
+    assert all(one.segment_count > 2 for one in partitions)
+    whole = getattr(owner, step)
+
+    def dies(*arguments):
+        whole(*arguments)
+        raise Died
+
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(owner, step, dies)
+        parts_of(store).files.compact(*partitions)
+    abandon(store)
+    for lost in (False, True):
+        copy = tmp_path / f"copy-{lost}"
+        shutil.copytree(store.path, copy)
+        if lost:
+            shutil.rmtree(copy / "state" / "lmdb")
+        with eoslog.open(copy, durability="process") as opened:
+            after = {one.transactional_id: one.transaction_state for one in opened.transactions()}
+            assert after == before
+            assert opened.groups() == offsets
+            commit_some(producer(opened, "busy"), 3)
+            parts_of(opened).files.compact(
+                state_partition(opened, "busy"), offsets_partition(opened, "busy")
+            )
+            assert {one.transactional_id for one in opened.transactions()} == before.keys()
+            assert opened.groups() == offsets
+            assert opened.verify() == []

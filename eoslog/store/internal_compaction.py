@@ -1,0 +1,56 @@
+"""Compaction of the internal topics by the background thread: when, and of which partitions.
+
+A partition is due once its sealed segments are twice as large as what held when it was compacted
+last. So compaction writes no more than the store's own records do, and a partition is no larger
+than twice what holds and two segments, however many records were written. All that are due are
+compacted together: a look at the whole store is shared by them.
+"""
+
+import math
+import time
+from contextlib import suppress
+
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.store.store_files import StoreFiles
+
+# With so much to be deleted the next compaction does not wait for its time.
+AT_ONCE_BYTES = 16 << 20
+
+
+class InternalCompaction:
+    """The partitions that are due; only the background thread, and who stopped it, calls it."""
+
+    def __init__(self, files: StoreFiles, interval_s: float) -> None:
+        self._files = files
+        self._interval_s = interval_s
+        self._next_s = 0.0
+        self._sealed_bytes: dict[Partition, int] = {}
+
+    def look(self, partition: Partition) -> None:
+        """Note a partition that was appended to, if it is due."""
+        if partition.topic not in INTERNAL_TOPICS or partition.segment_count < 2:
+            return
+        sealed_bytes = sum(size for _, size in partition.segment_sizes()[:-1])
+        live_bytes = 0
+        with suppress(StateStoreDamagedError):
+            live_bytes = self._files.rows.read_live_bytes(partition.topic_partition)
+        if sealed_bytes >= 2 * live_bytes:
+            self._sealed_bytes[partition] = sealed_bytes
+
+    @property
+    def due_s(self) -> float:
+        """When the partitions that are due are to be compacted, by the monotonic clock."""
+        if not self._sealed_bytes:
+            return math.inf
+        return 0.0 if sum(self._sealed_bytes.values()) >= AT_ONCE_BYTES else self._next_s
+
+    def run(self) -> int:
+        """Compact what is due; how many segments went. What could not go is looked at again after
+        the partition's next append. Raises StoreError.
+        """
+        partitions = [one for one in self._sealed_bytes if not one.failed]
+        self._sealed_bytes = {}
+        self._next_s = time.monotonic() + self._interval_s
+        return self._files.compact(*partitions)
