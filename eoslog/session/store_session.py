@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from eoslog.bindings.shared_page import (
     COUNTER_ARRIVALS,
+    COUNTER_NOTED,
     SESSION_BYTES,
     SharedPage,
 )
@@ -278,6 +279,17 @@ class StoreSession:
     def arrivals(self) -> int:
         """Count of the processes that took part in the session so far."""
         return self.shared.counter(COUNTER_ARRIVALS)
+
+    @property
+    def changes(self) -> int:
+        """Number that is another one once a process has appended to a partition, or deleted
+        segments of one.
+        """
+        return self.shared.counter(COUNTER_NOTED)
+
+    def note_change(self) -> None:
+        """Have the other processes look at their partitions."""
+        self.shared.raise_counter(COUNTER_NOTED)
 
     @property
     def needs_tick(self) -> bool:

@@ -349,7 +349,7 @@ class OpenedPartitions:
 
     def take_deleted(self) -> set[str]:
         """Return the topics that other processes have deleted since the last call."""
-        self._let_go_of_deleted()
+        self._follow_topics()
         with self._lock:
             deleted, self._deleted = self._deleted, set()
         return {name for name in deleted if self._registry.get(name) is None}

@@ -22,6 +22,7 @@ from eoslog.bindings.partition_log import (
     ProducerState,
 )
 from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
+from eoslog.bindings.shared_page import COUNTER_NOTED
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.arguments import whole_number
@@ -744,13 +745,17 @@ class Partition:
         """
         raise_start = partial(self.raise_start, up_to_offset)
         try:
-            self._write_start(raise_start)
-        except StoreFullError:
-            # What goes makes the room for it.
-            deleted = self._log.delete_segments(up_to_offset)
-            self._write_start(raise_start)
-            return deleted
-        return self._log.delete_segments(up_to_offset)
+            try:
+                self._write_start(raise_start)
+            except StoreFullError:
+                # What goes makes the room for it.
+                deleted = self._log.delete_segments(up_to_offset)
+                self._write_start(raise_start)
+                return deleted
+            return self._log.delete_segments(up_to_offset)
+        finally:
+            # The other processes have their files open too.
+            self._signal.shared.raise_counter(COUNTER_NOTED)
 
     def free_deleted(self) -> int:
         """Give back the files of segments that were deleted, here or by another process; how many.

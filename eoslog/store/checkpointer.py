@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from eoslog.bindings.partition_log import count_deleted
 from eoslog.common import clock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.config import NO_LIMIT
@@ -150,6 +151,7 @@ class Checkpointer:
     def _note(self, partition: Partition) -> None:
         with self._lock:
             self._noted.add(partition)
+            self._files.session.note_change()
             if not self._watched:
                 self._condition.notify()
 
@@ -184,6 +186,8 @@ class Checkpointer:
             self._stopped = True
             self._condition.notify_all()
         self._thread.join()
+        if self._noted:
+            self._files.session.note_change()
 
     def metrics(self) -> dict[str, Any]:
         """Return how often it did what, and the last errors, newest last."""
@@ -252,9 +256,10 @@ class Checkpointer:
             self._peers.look()
         finally:
             self._peers_due_s = time.monotonic() + self._peers.interval_s
-        for partition in self._files.partitions.opened():
-            with suppress(LogClosedError):
-                partition.free_deleted()
+        if count_deleted():
+            for partition in self._files.partitions.opened():
+                with suppress(LogClosedError):
+                    partition.free_deleted()
 
     def _look_s(self) -> float:
         return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
@@ -273,6 +278,9 @@ class Checkpointer:
         for partition in noted:
             partition.watch_changes(self._note)
             self._each(partition, self._begin_to_watch)
+        if noted:
+            # Of what they were appended to before, the others learn now; of the next append, then.
+            self._files.session.note_change()
         for watched in list(self._watched.values()):
             self._each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
         if now_s >= self._compaction.due_s:

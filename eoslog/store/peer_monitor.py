@@ -49,6 +49,7 @@ class PeerMonitor:
         self._leads = False
         self._looked_s = -LOOK_ALONE_S
         self._arrivals = -1
+        self._followed = -1  # As of which change all partitions were followed.
         self.any = False
 
     @property
@@ -103,8 +104,12 @@ class PeerMonitor:
     def _follow_all(self, dead: bool) -> None:
         """Learn what others wrote, deleted and left."""
         self._attempt(self._notice_deletions, "looking for topics that were deleted")
-        for partition in self._files.partitions.opened():
-            self._follow(partition)
+        # First: what changes from here on is followed by the next look.
+        changes = self._session.changes
+        if dead or changes != self._followed:
+            self._followed = changes
+            for partition in self._files.partitions.opened():
+                self._follow(partition)
         self._attempt(self._files.state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
@@ -135,6 +140,7 @@ class PeerMonitor:
         except LogClosedError:
             return  # It was deleted.
         except EoslogError as error:
+            self._followed = -1  # Again with the next look.
             self._keep(error, str(partition.topic_partition))
 
     def _take_over(self) -> None:

@@ -14,6 +14,7 @@ from unit_stores import QUIET, run_and_kill
 
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, OutOfOrderSequenceError, UnknownTopicOrPartitionError
+from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.store import parts_of
 
 T0 = TopicPartition("t", 0)
@@ -426,6 +427,49 @@ def test_one_process_does_what_is_for_all_and_another_goes_on_when_it_dies(open_
     for _ in range(20):
         partition.append_columns([bytes(1000)])
     eventually(lambda: store.metrics()["checkpointer"]["segments_deleted"])
+
+
+def test_an_idle_process_looks_at_partitions_only_after_a_change(open_store, other, monkeypatch):
+    looks, followed = [], []
+
+    def count(name, kept):
+        whole = getattr(PeerMonitor, name)
+
+        def counted(*arguments):
+            whole(*arguments)
+            kept.append(arguments)
+
+        monkeypatch.setattr(PeerMonitor, name, counted)
+
+    count("look", looks)
+    count("_follow", followed)
+    monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_S", 0.02)
+    store = open_store()
+    store.create_topic("t", partitions=8)
+    for number in range(8):
+        store.partition("t", number).append_columns([b"x"])
+    peer = other(**{"eoslog.checkpoint.interval.ms": 50})
+
+    def is_quiet():
+        before, looks_before = len(followed), len(looks)
+        eventually(lambda: len(looks) > looks_before + 20)
+        return len(followed) == before
+
+    def is_followed():
+        known = len(followed)
+        return lambda: len(followed) >= known + 8
+
+    for change in (
+        "store.partition('t', 3).append_columns([b'x'])",
+        "for _ in range(20): store.partition('t', 4).append_columns([b'x'])",
+        "store.partition('t', 3).roll(); store.partition('t', 3).delete_segments(2)",
+    ):
+        eventually(is_quiet)
+        met = is_followed()
+        peer.run(change)
+        eventually(met)
+    eventually(is_quiet)
+    assert store.partition("t", 4).log_end_offset == 21
 
 
 def test_a_spare_file_is_made_by_one_at_a_time(open_store, store_path):
