@@ -1,7 +1,6 @@
 """Kafka's rules for the names of topics, and the names that the store keeps for itself."""
 
 import re
-from collections.abc import Iterable
 
 from eoslog.errors import InvalidTopicError
 
@@ -42,12 +41,8 @@ def check_user_topic_name(name: str) -> None:
         raise InvalidTopicError(f"{name!r} is an internal topic of the store")
 
 
-def colliding_topic(name: str, others: Iterable[str]) -> str | None:
-    """A topic in `others` that differs from `name` only in '.' against '_', or None.
-
-    Kafka's metrics write both as '_', so that such topics collide there.
+def folded_name(name: str) -> str:
+    """Return the name with "_" for ".", as Kafka's metrics write it: topics of which it is the same
+    collide there.
     """
-    folded = name.replace(".", "_")
-    return next(
-        (other for other in others if other != name and other.replace(".", "_") == folded), None
-    )
+    return name.replace(".", "_")

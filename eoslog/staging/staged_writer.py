@@ -31,7 +31,6 @@ from eoslog.columns.column_batch import BATCH_HEADER_BYTES, TopicLimits, header_
 from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import check_durability
-from eoslog.common.json_text import loads_json
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -40,14 +39,13 @@ from eoslog.errors import (
     NotAStoreError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.fs.atomic_file import read_if_there
-from eoslog.session.store_paths import STAGING_DIRECTORY
+from eoslog.session.store_paths import STAGING_DIRECTORY, STATE_DIRECTORY
 from eoslog.staging.attempt_files import AttemptFiles, OpenFile
 from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_names import attempt_path
+from eoslog.storage.topics_file import read_entries
 
 META_PROPERTIES = "meta.properties"
-TOPICS_FILE = Path("state") / "topics.json"
 BATCH_BYTES_MAX = 1 << 20
 HELD_BYTES_MAX = 32 << 20
 # The key of each record decides.
@@ -403,7 +401,7 @@ def _topics(
 def _known_topics(store_path: Path) -> dict[str, dict[str, Any]]:
     """Return the topics in the store's file; none if it is unreadable: the driver checks too."""
     try:
-        topics = loads_json(read_if_there(store_path / TOPICS_FILE) or b"")["topics"]
+        topics = read_entries(store_path / STATE_DIRECTORY) or {}
         return {name: entry for name, entry in topics.items() if not entry.get("deleting")}
-    except (EoslogError, ValueError, KeyError, TypeError, AttributeError):
+    except (EoslogError, AttributeError):
         return {}

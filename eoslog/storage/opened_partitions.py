@@ -112,7 +112,7 @@ class OpenedPartitions:
         self._unrecovered: set[TopicPartition] = set()
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
-        self._topics_count = -1
+        self._topics_count = self._departures = -1
         self._on_loaded: Callable[[Partition], None] | None = None
         self._on_opened: Callable[[Partition], None] | None = None
         self._on_recovered: Callable[[Partition], None] | None = None
@@ -132,6 +132,7 @@ class OpenedPartitions:
     def recover_some(self, unrecovered: Iterable[TopicPartition]) -> None:
         """Note partitions that were not opened since an earlier unclean stop."""
         self._unrecovered.update(unrecovered)
+        self._departures = -1  # Those of topics that are gone are to be dropped.
 
     def watch_recovered(self, on_recovered: Callable[[Partition], None]) -> None:
         """Call `on_recovered` with each partition that is recovered, before anybody reads it.
@@ -377,13 +378,18 @@ class OpenedPartitions:
         with self._lock:
             # First: what changes from here on is seen with the next look.
             count = self._shared.counter(COUNTER_TOPICS)
-            for where, partition in list(self._opened.items()):
-                topic = self._registry.get(where.topic)
-                if topic is None or topic.topic_id != partition.topic_id:
-                    self._let_go_of(where, partition)
-            self._unrecovered = {
-                where for where in self._unrecovered if self._registry.get(where.topic) is not None
-            }
+            is_any = self._opened or self._unrecovered
+            if is_any and (departures := self._registry.departures) != self._departures:
+                for where, partition in list(self._opened.items()):
+                    topic = self._registry.get(where.topic)
+                    if topic is None or topic.topic_id != partition.topic_id:
+                        self._let_go_of(where, partition)
+                self._unrecovered = {
+                    where
+                    for where in self._unrecovered
+                    if self._registry.get(where.topic) is not None
+                }
+                self._departures = departures
             self._topics_count = count
 
     # What other processes have open.

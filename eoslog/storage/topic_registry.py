@@ -1,44 +1,42 @@
-"""The topics of a store: their partitions, ids and settings, in `state/topics.json`.
+"""The topics of a store: their partitions, ids and settings, from the files of `topics_file`.
 
-The file is replaced as a whole and synced, and so is the one place where a topic begins and ends to
-exist. Creating: directories first, then the file. Deleting: the topic is marked in the file, then
-its directories go, then its entry; a deletion cut short is finished at the next opening.
-Every process of the store has read the file. A counter that they share rises when another one
-replaced it: then it is read again before the next look. One process at a time changes it.
-If the file is lost it is rebuilt from the directories and their `partition.metadata`; only the
+These files are the one place where a topic begins and ends to exist. Creating: directories first,
+then the entry. Deleting: the topic is marked in its entry, then its directories go, then the entry;
+a deletion cut short is finished at the next opening.
+Every process of the store has read the files. A counter that they share rises when another one
+changed them: then what is new is read before the next look. One process at a time changes them.
+If they are lost they are rebuilt from the directories and their `partition.metadata`; only the
 topics' settings are then the defaults again.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from eoslog.bindings.lock_block import IfFree, LockBlock
-from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS, parse_topic_config
-from eoslog.common.json_text import loads_json
-from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name
+from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name, folded_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
     InvalidTopicError,
-    StoreVersionError,
 )
-from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_lock import file_locked
 from eoslog.fs.identity_files import id_bytes, new_id, read_partition_metadata
+from eoslog.storage.topics_file import (
+    Entry,
+    FoundEntries,
+    LogPosition,
+    TopicsFile,
+)
 
-FILE_NAME = "topics.json"
 CHANGES_FILE_NAME = "topics.lock"
-REGISTRY_VERSION = 1
 PARTITIONS_MAX = 100_000
 INTERNAL_TOPIC_PARTITIONS = 50
 # Kafka's segment size of its own state topics. A record may be a job's whole manifest.
@@ -107,45 +105,76 @@ def nothing_to_check() -> None:
     """The files cannot become others."""
 
 
+class _KnownTopics:
+    """The topics by name: those that exist, and those that are being deleted."""
+
+    def __init__(self) -> None:
+        self.existing: dict[str, TopicDescription] = {}
+        self.deleting: dict[str, TopicDescription] = {}
+        # Existing names with a "." or "_", by what `folded_name` makes of them.
+        self._folded: dict[str, set[str]] = {}
+
+    def put(self, name: str, topic: TopicDescription | None) -> None:
+        """Take in a topic as it is now; None: there is none. Other threads may look meanwhile."""
+        exists = topic is not None and not topic.deleting
+        if topic is not None:
+            (self.existing if exists else self.deleting)[name] = topic
+        if exists:
+            self.deleting.pop(name, None)
+        else:
+            self.existing.pop(name, None)
+            if topic is None:
+                self.deleting.pop(name, None)
+        folded = folded_name(name)
+        if "_" in folded:
+            names = self._folded.get(folded, set()) - {name}
+            self._folded[folded] = names | {name} if exists else names
+            if not self._folded[folded]:
+                del self._folded[folded]
+
+    def __getitem__(self, name: str) -> TopicDescription:
+        return self.existing.get(name) or self.deleting[name]
+
+    def folded_alike(self, name: str) -> set[str]:
+        return self._folded.get(folded_name(name), set())
+
+
 class TopicRegistry:
     """The topics by name. Every change is durable on return; a look takes no lock."""
 
-    def __init__(
-        self, state_path: Path, topics: dict[str, TopicDescription], shared: SharedPage
-    ) -> None:
-        self._path = state_path / FILE_NAME
+    def __init__(self, state_path: Path, shared: SharedPage) -> None:
+        self._file = TopicsFile(state_path)
         self._changes_path = state_path / CHANGES_FILE_NAME
         self._shared = shared
         # Called before each change: it raises where the files are not those that were opened.
         self.check_files: Callable[[], None] = nothing_to_check
-        self._topics = topics
         self._lock = ThreadLock()  # Of the fields below.
         self._changing_topics = ThreadLock()
-        # Of the file that was read; -1 where the count was not taken before it was.
+        self._topics = _KnownTopics()
+        self._position: LogPosition | None = None
+        self._is_there = False
+        # Of the files that were read; -1 where the count was not taken before they were.
         self._count = -1
-        self._identity: tuple[int, int, int] | None = None
+        self._identity: object = None
         self._generation = 0
+        self._departures = 0
 
     @classmethod
     def load(cls, store_path: Path, state_path: Path, shared: SharedPage) -> "TopicRegistry":
-        """Read the file, or make it from the directories if it is missing.
+        """Read the files, or make them from the directories if they are missing.
 
-        Raises CorruptRecordError if it is not what was written, StoreVersionError if a newer
+        Raises CorruptRecordError if one is not what was written, StoreVersionError if a newer
         version of eoslog wrote it.
         """
-        registry = cls(state_path, {}, shared)
+        registry = cls(state_path, shared)
         with registry._changing():
-            topics = read_topics(state_path)
-            if topics is None:
-                registry._replace(topics_of_directories(store_path))
-            else:
-                registry._topics = topics
+            if not registry._is_there:
+                registry._change(topics_of_directories(store_path))
         return registry
 
     def get(self, name: str) -> TopicDescription | None:
         """The topic, unless it does not exist or is being deleted."""
-        topic = self._known().get(name)
-        return None if topic is None or topic.deleting else topic
+        return self._known().existing.get(name)
 
     def id_of(self, where: TopicPartition) -> str | None:
         """The id of a partition's topic; None if no user's topic has such a partition."""
@@ -156,17 +185,27 @@ class TopicRegistry:
 
     def all(self) -> list[TopicDescription]:
         """Every topic, internal ones too, but none that is being deleted."""
-        return [topic for topic in self._known().values() if not topic.deleting]
+        return list(self._known().existing.values())
 
     def deleting(self) -> list[TopicDescription]:
         """The topics whose deletion has begun and not ended."""
-        return [topic for topic in self._known().values() if topic.deleting]
+        return list(self._known().deleting.values())
+
+    def folded_alike(self, name: str) -> set[str]:
+        """The names with "." or "_" that `folded_name` makes the same of."""
+        return self._known().folded_alike(name)
 
     @property
     def generation(self) -> int:
         """Rises with each change that is known here, by whichever process."""
         self._known()
         return self._generation
+
+    @property
+    def departures(self) -> int:
+        """Rises when a topic does not exist any more, or is another one of its name."""
+        self._known()
+        return self._departures
 
     def changing_topics(self) -> LockBlock[None]:
         """Return a block in which no other thread, of any process, creates or deletes a user topic.
@@ -195,10 +234,12 @@ class TopicRegistry:
         self.check_files()  # Before the lock's file is made there.
         return file_locked(self._changes_path, wait=wait)
 
-    def add(self, topic: TopicDescription) -> None:
-        """Have the topic exist from now on; its directories are in place already."""
+    def add(self, *topics: TopicDescription) -> None:
+        """Have the topics exist from now on, all of them or none; their directories are in place
+        already.
+        """
         with self._changing():
-            self._replace({**self._topics, topic.name: topic})
+            self._change({topic.name: topic for topic in topics})
 
     def making_partition(self, name: str, partitions: int) -> LockBlock[TopicDescription]:
         """Return a block in which no other process makes a partition of an internal topic.
@@ -208,10 +249,10 @@ class TopicRegistry:
         """
 
         def get_or_add(_: object) -> TopicDescription:
-            topic = self._topics.get(name)
-            if topic is None or topic.deleting:
+            topic = self._topics.existing.get(name)
+            if topic is None:
                 topic = new_topic(name, partitions, {})
-                self._replace({**self._topics, name: topic})
+                self._change({name: topic})
             return topic
 
         return LockBlock(self._changing(), prepare=get_or_add)
@@ -219,8 +260,7 @@ class TopicRegistry:
     def mark_deleting(self, name: str) -> None:
         """Mark the topic as deleted; its directories are still there."""
         with self._changing():
-            marked = replace(self._topics[name], deleting=True)
-            self._replace({**self._topics, name: marked})
+            self._change({name: replace(self._topics[name], deleting=True)})
 
     def note_holes(self, name: str, partition: int, below: int) -> None:
         """Note that missing offsets below one are no damage in a partition; 0: all are."""
@@ -231,87 +271,121 @@ class TopicRegistry:
             }
             if below:
                 noted[partition] = below
-            changed = replace(topic, holes_below=MappingProxyType(noted))
-            self._replace({**self._topics, name: changed})
+            self._change({name: replace(topic, holes_below=MappingProxyType(noted))})
 
     def remove(self, name: str) -> None:
         """Forget a topic whose directories are gone."""
         with self._changing():
-            self._replace({other: topic for other, topic in self._topics.items() if other != name})
+            self._change({name: None})
 
     def refresh(self) -> None:
-        """Read the file if it was replaced, even by a process that died, or was interrupted, before
-        it could raise the counter: this one raises it then.
+        """Read the files if they were changed, even by a process that died, or was interrupted,
+        before it could raise the counter: this one raises it then.
         """
-        if self._identity != self._identity_of_file():
-            if self._shared.counter(COUNTER_TOPICS) == self._count:
-                self._shared.raise_counter(COUNTER_TOPICS)
+        if self._identity != self._file.identity():
             with self._lock:
-                self._read_again()
+                self._catch_up()
 
-    def _known(self) -> dict[str, TopicDescription]:
+    def sync(self) -> None:
+        """Put on the disk what a process wrote that was killed before it could sync."""
+        self._file.sync()
+
+    def _known(self) -> _KnownTopics:
         if self._shared.counter(COUNTER_TOPICS) != self._count:
             with self._lock:
                 self._read_again()
         return self._topics
 
-    def _read_again(self) -> None:
-        """Read the file; the caller holds the lock."""
-        # The count and the identity first: what changes from here on is read by the next look.
-        count, identity = self._shared.counter(COUNTER_TOPICS), self._identity_of_file()
-        content = read_if_there(self._path)
-        if content is not None:
-            before = self._topics
-            found = _parse(self._path, content)
-            # A topic that is as it was stays the same object.
-            self._topics = {
-                name: before[name] if _is_as_it_was(before.get(name), topic) else topic
-                for name, topic in found.items()
-            }
-            self._generation += 1
-        self._count, self._identity = count, identity
-
-    def _identity_of_file(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def _changing(self) -> LockBlock[None]:
-        """Return a block in which this thread alone, of all processes, changes the file."""
+        """Return a block in which this thread alone, of all processes, changes the files."""
 
         def prepare(holder_died: bool, *_: object) -> None:
             self.check_files()
-            if holder_died:
-                self._shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
-            if self._shared.counter(COUNTER_TOPICS) != self._count:
-                self._read_again()
+            self._catch_up(holder_died=holder_died)
 
         return LockBlock(self._shared.held(LOCK_TOPICS), self._lock, prepare=prepare)
 
-    def _replace(self, topics: dict[str, TopicDescription]) -> None:
-        entries = {name: _entry(topic) for name, topic in sorted(topics.items())}
-        document = {"version": REGISTRY_VERSION, "crc32c": _sum_of(entries), "topics": entries}
-        write_atomically(self._path, json.dumps(document, indent=1).encode())
-        self._topics = topics
+    def _catch_up(self, *, holder_died: bool = False) -> None:
+        """Read what was changed, announced or not; the caller holds the lock."""
+        counter = self._shared.counter(COUNTER_TOPICS)
+        if holder_died or (counter == self._count and self._identity != self._file.identity()):
+            self._file.sync()
+            counter = self._shared.raise_counter(COUNTER_TOPICS)
+        if counter != self._count:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Read what is new in the files; the caller holds the lock."""
+        # The count and the identity first: what changes from here on is read by the next look.
+        count, identity = self._shared.counter(COUNTER_TOPICS), self._file.identity()
+        found = self._file.read(self._position)
+        if found is not None:
+            self._take(_parse(found), found.position, is_whole=found.is_whole)
+        self._count, self._identity = count, identity
+
+    def _take(
+        self,
+        changed: Mapping[str, TopicDescription | None],
+        position: LogPosition | None,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Take in topics as they are in the files up to a position: those that changed, or all."""
+        before = self._topics
+        known = _KnownTopics() if is_whole else before
+        departs = any(
+            name in before.existing and _departs(before.existing[name], changed.get(name))
+            for name in (before.existing if is_whole else changed)
+        )
+        for name, topic in changed.items():
+            was = before.existing.get(name) or before.deleting.get(name)
+            # A topic that is as it was stays the same object.
+            known.put(name, was if _is_as_it_was(was, topic) else topic)
+        self._topics = known
+        self._departures += departs
         self._generation += 1
-        self._identity = self._identity_of_file()
+        # Last: what an interrupt leaves undone, the next look does again.
+        self._position = position
+        self._is_there = True
+
+    def _change(self, changed: Mapping[str, TopicDescription | None]) -> None:
+        """Write topics that changed, and take them in; the caller is in a `_changing` block."""
+        entries = {
+            name: None if topic is None else _entry(topic) for name, topic in changed.items()
+        }
+
+        def all_entries() -> dict[str, Entry]:
+            known = {**self._topics.existing, **self._topics.deleting, **changed}
+            return {name: _entry(topic) for name, topic in sorted(known.items()) if topic}
+
+        position = self._file.write(entries, self._position, all_entries)
+        self._take(changed, position, is_whole=False)
+        self._identity = self._file.identity()
         self._count = self._shared.raise_counter(COUNTER_TOPICS)
 
 
 def read_topics(state_path: Path) -> dict[str, TopicDescription] | None:
-    """Read the topics of the file, those that are being deleted too; None if there is no file.
+    """Read the topics of the files, those that are being deleted too; None if there is no file.
 
     Raises CorruptRecordError or StoreVersionError.
     """
-    path = state_path / FILE_NAME
-    content = read_if_there(path)
-    return None if content is None else _parse(path, content)
+    found = TopicsFile(state_path).read(None)
+    if found is None:
+        return None
+    return {name: topic for name, topic in _parse(found).items() if topic is not None}
 
 
-def _is_as_it_was(before: TopicDescription | None, topic: TopicDescription) -> bool:
-    return before is not None and before == topic and before.holes_below == topic.holes_below
+def _departs(before: TopicDescription, now: TopicDescription | None) -> bool:
+    return now is None or now.deleting or now.topic_id != before.topic_id
+
+
+def _is_as_it_was(before: TopicDescription | None, topic: TopicDescription | None) -> bool:
+    return (
+        before is not None
+        and topic is not None
+        and before == topic
+        and before.holes_below == topic.holes_below
+    )
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> TopicDescription:
@@ -326,8 +400,8 @@ def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> To
     )
 
 
-def _entry(topic: TopicDescription) -> dict[str, object]:
-    entry: dict[str, object] = {
+def _entry(topic: TopicDescription) -> Entry:
+    entry: Entry = {
         "partitions": topic.partitions,
         "topic_id": topic.topic_id,
         "config": dict(topic.config),
@@ -341,15 +415,12 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
     return entry
 
 
-def _sum_of(entries: object) -> int:
-    """Return a checksum of the file's content, however it is laid out."""
-    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
-    return crc32c(text.encode())
-
-
-def _parse(path: Path, content: bytes) -> dict[str, TopicDescription]:
+def _parse(found: FoundEntries) -> dict[str, TopicDescription | None]:
     try:
-        return _parse_document(path, loads_json(content))
+        return {
+            name: None if entry is None and not found.is_whole else _parse_entry(name, entry)
+            for name, entry in found.entries.items()
+        }
     except (
         ValueError,
         KeyError,
@@ -358,24 +429,13 @@ def _parse(path: Path, content: bytes) -> dict[str, TopicDescription]:
         InvalidTopicError,
         InvalidConfigError,
     ) as error:
-        raise CorruptRecordError(str(path), 0, f"not a list of topics: {error!r}") from error
+        raise CorruptRecordError(str(found.path), 0, f"not a list of topics: {error!r}") from error
 
 
-def _parse_document(path: Path, document: dict[str, Any]) -> dict[str, TopicDescription]:
-    version = document["version"]
-    if isinstance(version, int) and version > REGISTRY_VERSION:
-        raise StoreVersionError(f"{path}: version {version}, known up to {REGISTRY_VERSION}")
-    if version != REGISTRY_VERSION:
-        raise ValueError(f"version {version!r}")
-    entries: dict[str, dict[str, object]] = document["topics"]
-    # Older versions wrote none.
-    if document.get("crc32c", wanted := _sum_of(entries)) != wanted:
-        raise ValueError(f"the topics do not match their checksum, which would be {wanted}")
-    return {name: _parse_entry(name, entry) for name, entry in entries.items()}
-
-
-def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
+def _parse_entry(name: str, entry: Entry | None) -> TopicDescription:
     check_topic_name(name)
+    if entry is None:
+        raise TypeError(f"{name}: no entry")
     partitions, topic_id, config = entry["partitions"], entry["topic_id"], entry["config"]
     if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
         raise ValueError(f"{name}: {partitions!r} partitions")

@@ -191,6 +191,7 @@ class StoreFiles:
         forget_last_stop(marker, unrecovered)
         self.was_stopped_uncleanly = last_stop.unrecovered is None
         if last_stop.unrecovered is None:
+            self.registry.sync()
             remove_orphan_spares(self.paths, self.registry)
             self.partitions.recover_all()
         else:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from eoslog.common.config import parse_topic_config
-from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
+from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name
 from eoslog.errors import (
     EoslogError,
     InvalidPartitionsError,
@@ -75,11 +75,9 @@ class StoreTopics:
             found = self._existing(name, partitions) if exist_ok else None
             if found is not None:
                 return found
-            known = [other.name for other in self._registry.all()]
-            if name in known:
+            if self._registry.get(name) is not None:
                 raise TopicAlreadyExistsError(f"topic {name!r} exists already")
-            twin = colliding_topic(name, known)
-            if twin is not None:
+            for twin in self._registry.folded_alike(name):
                 raise InvalidTopicError(
                     f"topic {name!r} differs from {twin!r} only in '.' against '_'"
                 )

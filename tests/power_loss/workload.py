@@ -25,6 +25,7 @@ from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
 from eoslog.staging import staged_job
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.storage import topics_file
 from eoslog.store.store import parts_of
 
 TOPIC = "orders"
@@ -95,6 +96,9 @@ class Workload:
         self.noise = random.Random(f"{kind} {durability} {seed}")
         self.settings = dict(BUSY if self.noise.random() < 0.3 else QUIET)
         self.settings["eoslog.spare.segments"] = self.noise.choice((0, 1, 2))
+        # So few topics have a log too, from the beginning or soon, and it is soon written again.
+        limits = ((4096, 1 << 16), (0, 1000), (700, 1000))[seed % 3]
+        topics_file.WHOLE_BYTES_MAX, topics_file.LOG_BYTES_MIN = limits
         self.numbers: dict[str, int] = {}
         self.unpromised: dict[str, list[list[Any]]] = {}  # Plain works that were acknowledged.
         self.open: dict[str, tuple[int, dict[str, list[bytes]]]] = {}

@@ -9,7 +9,7 @@ from unit_stores import QUIET
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.storage import topic_registry
+from eoslog.storage import topics_file
 from eoslog.storage.partition import Partition
 from eoslog.store.store import parts_of
 
@@ -72,14 +72,14 @@ def test_others_learn_of_a_change_that_was_interrupted(store_path, monkeypatch):
     ):
         store.create_topic("gone")
         other.run("store = eoslog.open(path, durability='process')", path=path)
-        write = topic_registry.write_atomically
+        write = topics_file.write_atomically
 
         def interrupted(*given):
             write(*given)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(topic_registry, "write_atomically", interrupted)
+            patched.setattr(topics_file, "write_atomically", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.delete_topic("gone")
         parts_of(store).files.registry.refresh()

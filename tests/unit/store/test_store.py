@@ -123,7 +123,7 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(store_path):
 
 def test_a_newer_list_of_topics_is_refused_and_the_clean_marker_stays(store_path):
     eoslog.open(store_path, create=True).close()
-    (store_path / "state" / "topics.json").write_text('{"version": 2, "topics": {}}')
+    (store_path / "state" / "topics.json").write_text('{"version": 3, "topics": {}}')
     with pytest.raises(StoreVersionError):
         eoslog.open(store_path)
     assert (store_path / MARKER).exists()
