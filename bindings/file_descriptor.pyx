@@ -12,6 +12,8 @@ import stat
 
 cimport cython
 
+from eoslog.native.named_sync cimport eos_sync_file_system
+
 
 @cython.final
 cdef class FileDescriptor:
@@ -57,6 +59,22 @@ def sync_path(path not None, int flags):
         os.fsync(file._fd)
     finally:
         file._close()
+
+
+def sync_file_system(int fd):
+    """Sync all of the file system that an open file is on; also what others wrote there.
+
+    Writes that failed since the file was opened raise OSError. Returns False, and syncs nothing, if
+    the operating system would not tell of them.
+    """
+    cdef int error
+    with nogil:
+        error = eos_sync_file_system(fd)
+    if error == errno.ENOSYS:
+        return False
+    if error != 0:
+        raise OSError(error, os.strerror(error))
+    return True
 
 
 def open_regular(path not None, int flags):

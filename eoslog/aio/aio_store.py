@@ -105,6 +105,18 @@ class AsyncStore(ClosedByBlock):
             self._store.create_topic, name, partitions, config, exist_ok=exist_ok, **others
         )
 
+    async def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        config: Mapping[str, object] | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> dict[str, TopicDescription]:
+        """Create many topics at once; durable on return. See `Store.create_topics`."""
+        return await self._calls.run(
+            self._store.create_topics, partitions, config, exist_ok=exist_ok
+        )
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records. See `Store.delete_topic`."""
         await self._calls.run(self._store.delete_topic, name)

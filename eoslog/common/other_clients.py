@@ -25,7 +25,6 @@ _OF_MODULE = {
     "KafkaProducer": "eoslog.open(path), then store.producer()",
 }
 _OF_STORE = {
-    "create_topics": "create_topic(name, partitions=...)",
     "delete_topics": "delete_topic(name)",
     "describe_topics": "topics()",
     "list_topics": "topics()",

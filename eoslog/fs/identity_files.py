@@ -113,11 +113,13 @@ def read_meta_properties(store_path: Path) -> MetaProperties:
     )
 
 
-def write_partition_metadata(directory: Path, topic_id: str) -> None:
-    """Write the file, durably; before any data, so that no data is ever without its topic."""
+def write_partition_metadata(directory: Path, topic_id: str, *, sync: bool = True) -> None:
+    """Write the file, durably if `sync` is true; before any data, so that no data is ever without
+    its topic.
+    """
     id_bytes(topic_id)
     content = f"version: 0\ntopic_id: {topic_id}"  # Kafka's has no final newline either.
-    write_atomically(directory / PARTITION_METADATA, content.encode())
+    write_atomically(directory / PARTITION_METADATA, content.encode(), sync=sync)
 
 
 def read_partition_metadata(directory: Path) -> str | None:

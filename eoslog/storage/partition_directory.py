@@ -7,13 +7,16 @@ import logging
 import os
 import stat
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from eoslog.bindings.control_state import ControlState, control_state, synced_before
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
+from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.identity_files import (
     PARTITION_METADATA,
     read_partition_metadata,
@@ -22,10 +25,12 @@ from eoslog.fs.identity_files import (
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, remove_directory
 from eoslog.session.store_paths import StorePaths
-from eoslog.storage.topic_registry import TopicRegistry
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 
 _log = logging.getLogger(__name__)
 
+# A sync of the file system waits for what other programs wrote, too.
+SYNCED_EACH_MAX = 32
 # A directory that somebody else still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100
 _REMOVAL_PAUSE_S = 0.001
@@ -33,8 +38,37 @@ _REMOVAL_PAUSE_S = 0.001
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def make_partition_directory(paths: StorePaths, where: TopicPartition, topic_id: str) -> None:
-    """Make a partition's directory with its metadata; its own entry is the caller's to sync.
+def make_partition_directories(paths: StorePaths, topics: Iterable[TopicDescription]) -> None:
+    """Make the directories of topics that have none yet; durable on return. Of many, all of the
+    file system is synced, once.
+
+    Raises StoreError if files are in the way that belong to no topic.
+    """
+    wanted = [(where, topic.topic_id) for topic in topics for where in topic.topic_partitions()]
+    if len(wanted) <= SYNCED_EACH_MAX:
+        for where, topic_id in wanted:
+            make_partition_directory(paths, where, topic_id)
+        sync_directory(paths.root)
+        return
+    # Opened first: a failed write before that is no error of the sync.
+    with (
+        named_os_errors(f"syncing the file system of {paths.root}"),
+        FileDescriptor(paths.root, os.O_RDONLY | os.O_DIRECTORY) as root,
+    ):
+        for where, topic_id in wanted:
+            make_partition_directory(paths, where, topic_id, sync=False)
+        if not sync_file_system(root):
+            for where, _ in wanted:
+                sync_file(paths.partition(where) / PARTITION_METADATA)
+                sync_directory(paths.partition(where))
+            os.fsync(root)
+
+
+def make_partition_directory(
+    paths: StorePaths, where: TopicPartition, topic_id: str, *, sync: bool = True
+) -> None:
+    """Make a partition's directory with its metadata, durably if `sync` is true; its own entry is
+    the caller's to sync.
 
     Raises StoreError if files are in the way that belong to no topic.
     """
@@ -52,7 +86,7 @@ def make_partition_directory(paths: StorePaths, where: TopicPartition, topic_id:
         make_directories(path)
         # Of a partition of that name which was deleted, if that was cut short.
         paths.control(where).unlink(missing_ok=True)
-    write_partition_metadata(path, topic_id)
+    write_partition_metadata(path, topic_id, sync=sync)
 
 
 def is_directory(path: str) -> bool:

@@ -211,7 +211,32 @@ class Store:
         if others:
             refuse_parameters("create_topic", others)
         with self._changing_topics():
-            return self._files.topics.create(name, partitions, config, exist_ok=exist_ok)
+            return self._files.topics.create({name: partitions}, config, exist_ok=exist_ok)[name]
+
+    def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        config: Mapping[str, object] | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> dict[str, TopicDescription]:
+        """Create many topics at once, `{"orders": 4, "payments": 1}`; durable on return. Return
+        them by name.
+
+        `partitions` has the partition count of each topic; `config` and `exist_ok` are those of
+        `create_topic`, for all of them. All are created, or none is, also if the process dies
+        meanwhile. This costs less than one call for each: the list of topics is written and synced
+        once, and above 32 partitions the file system is synced once, not each directory.
+
+        Raises what `create_topic` raises; none of the topics that did not exist exists then.
+        """
+        if not isinstance(partitions, Mapping):
+            raise TypeError(
+                "partitions must be a mapping of topic names to partition counts, got "
+                f"{type(partitions).__name__}"
+            )
+        with self._changing_topics():
+            return self._files.topics.create(partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records and its names' positions; durable on return.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from eoslog.common.config import parse_topic_config
-from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name
+from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, folded_name
 from eoslog.errors import (
     EoslogError,
     InvalidPartitionsError,
@@ -20,11 +20,10 @@ from eoslog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.fs.atomic_file import sync_directory
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition_directory import make_partition_directory
+from eoslog.storage.partition_directory import make_partition_directories
 from eoslog.storage.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 from eoslog.transactions.named_producers import NamedProducers
 
@@ -58,45 +57,57 @@ class StoreTopics:
 
     def create(
         self,
-        name: str,
-        partitions: int,
+        partitions: Mapping[str, int],
         config: Mapping[str, object] | None,
         *,
         exist_ok: bool = False,
-    ) -> TopicDescription:
-        """See `Store.create_topic`."""
-        topic = self._described(name, partitions, config)
+    ) -> dict[str, TopicDescription]:
+        """Create topics, with their partition counts by name; all of them, or none.
+
+        See `Store.create_topics`.
+        """
+        topics = {name: self._described(name, count, config) for name, count in partitions.items()}
         with self._registry.changing_topics():
             self._finish_deletions()  # Of a process that died in the middle of one.
-            if name in self._unremoved:
-                error = self._unremoved[name]
-                error.add_note(f"an earlier topic {name!r} is not removed yet")
-                raise error
-            found = self._existing(name, partitions) if exist_ok else None
-            if found is not None:
-                return found
-            if self._registry.get(name) is not None:
-                raise TopicAlreadyExistsError(f"topic {name!r} exists already")
-            for twin in self._registry.folded_alike(name):
-                raise InvalidTopicError(
-                    f"topic {name!r} differs from {twin!r} only in '.' against '_'"
-                )
-            for where in topic.topic_partitions():
-                make_partition_directory(self._paths, where, topic.topic_id)
-            sync_directory(self._paths.root)
-            self._registry.add(topic)
-        return topic
+            found: dict[str, TopicDescription] = {}
+            folded: dict[str, str] = {}
+            for topic in topics.values():
+                existing = self._existing(topic, exist_ok=exist_ok)
+                if existing is not None:
+                    found[topic.name] = existing
+                    continue
+                alike = self._registry.folded_alike(topic.name)
+                twin = folded.setdefault(folded_name(topic.name), next(iter(alike), topic.name))
+                if twin != topic.name:
+                    raise InvalidTopicError(
+                        f"topic {topic.name!r} differs from {twin!r} only in '.' against '_'"
+                    )
+            new = [topic for topic in topics.values() if topic.name not in found]
+            if new:
+                make_partition_directories(self._paths, new)
+                self._registry.add(*new)
+        return topics | found
 
-    def _existing(self, name: str, partitions: int) -> TopicDescription | None:
-        """The topic of that name, if there is one with that many partitions; None if there is none.
+    def _existing(self, topic: TopicDescription, *, exist_ok: bool) -> TopicDescription | None:
+        """The topic of that name, if there is one; None if there is none.
 
-        Raises TopicAlreadyExistsError if it has another number.
+        Raises TopicAlreadyExistsError unless that is in order, and it has as many partitions; the
+        error of its removal, if an earlier one is not removed yet.
         """
+        name = topic.name
+        if name in self._unremoved:
+            error = self._unremoved[name]
+            error.add_note(f"an earlier topic {name!r} is not removed yet")
+            raise error
         found = self._registry.get(name)
-        if found is not None and found.partitions != partitions:
+        if found is None:
+            return None
+        if not exist_ok:
+            raise TopicAlreadyExistsError(f"topic {name!r} exists already")
+        if found.partitions != topic.partitions:
             raise TopicAlreadyExistsError(
                 f"topic {name!r} exists already, with {found.partitions} partitions, not "
-                f"{partitions}"
+                f"{topic.partitions}"
             )
         return found
 

@@ -61,6 +61,7 @@ class Store:
 def fuzz_store(made: Store, calls: Calls) -> None:
     store = made.store
     made.each("create_topic", store.create_topic, {"name": TOPIC, "partitions": 1, "config": {}})
+    made.each("create_topics", store.create_topics, {"partitions": {TOPIC: 1}, "config": {}})
     made.each("partition", store.partition, {"topic": TOPIC, "number": 0})
     made.each("delete_topic", store.delete_topic, {"name": "absent"})
     made.each("application", store.application, {"app_id": "app"})
@@ -282,6 +283,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.producer": store.producer,
         "store.consumer": store.consumer,
         "store.create_topic": lambda: store.create_topic("x"),
+        "store.create_topics": lambda: store.create_topics({"x": 1}),
         "store.delete_topic": lambda: store.delete_topic(TOPIC),
         "store.verify": store.verify,
         "store.flush": store.flush,

@@ -49,6 +49,7 @@ def files_of(path: Path) -> Iterator[str]:
 def fill(store: eoslog.Store) -> None:
     """Something of everything; a job that is decided, and cannot be completed."""
     store.create_topic("orders", partitions=3, config={"segment.bytes": 4096})
+    store.create_topics({f"more-{number}": 1 for number in range(30)})
     with store.producer(transactional_id="t") as producer:
         producer.init_transactions()
         for commit in (True, False):

@@ -79,6 +79,9 @@ def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path, monkeypatch)
 def test_the_calls_of_a_store(tmp_path):
     async def body(store):
         await store.create_topic("other", partitions=2)
+        made = await store.create_topics({"other": 2, "more": 1}, exist_ok=True)
+        assert sorted(made) == ["more", "other"]
+        await store.delete_topic("more")
         async with store.producer() as producer:
             await producer.send_and_wait("other", b"v", partition=1)
         await store.flush()

@@ -93,7 +93,7 @@ async def opened(path) -> None:
         (lambda store: store.consumer(), "getmany", r"poll\("),
         (lambda store: store.consumer(), "commit_sync", r"commit\(\)"),
         (lambda store: store.consumer(), "store_offsets", r"commit\(offsets\)"),
-        (lambda store: store, "create_topics", r"create_topic\("),
+        (lambda store: store, "delete_topics", r"delete_topic\("),
         (lambda store: store, "list_topics", r"topics\(\)"),
         (lambda store: eoslog, "KafkaConsumer", r"store.consumer\("),
         (lambda store: eoslog, "AIOKafkaProducer", r"eoslog.aio.open"),

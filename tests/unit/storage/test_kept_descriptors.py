@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from crash.interrupted_steps import Steps
 
-from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_path
+from eoslog.bindings.file_descriptor import (
+    FileDescriptor,
+    open_regular,
+    sync_file_system,
+    sync_path,
+)
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreError
@@ -113,6 +118,15 @@ def test_what_is_not_there_is_an_os_error_and_a_store_s_in_a_store(tmp_path):
         sync_path(tmp_path / "none", os.O_RDONLY)
     with pytest.raises(StoreError, match="none"):
         atomic_file.sync_file(tmp_path / "none")
+
+
+def test_a_file_system_is_synced_by_any_open_file_of_it(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    with FileDescriptor(tmp_path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        tells = sync_file_system(descriptor)
+    if tells:  # Before Linux 5.8 it does not, and nothing is synced.
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sync_file_system(-1)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

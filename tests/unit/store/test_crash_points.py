@@ -212,6 +212,22 @@ def test_a_crash_while_a_topic_is_deleted(filled, open_store, store_path, monkey
 
 
 @pytest.mark.parametrize("step", ["T1", "T2"])
+def test_a_crash_while_topics_are_created(store, open_store, monkeypatch, step):
+    counts = {f"t{number}": 1 for number in range(40)}
+    with monkeypatch.context() as patch:
+        (before if step == "T1" else after)(store_topics.TopicRegistry, "add")(patch)
+        with pytest.raises(Crash):
+            store.create_topics(counts)
+    abandon(store)
+    store = open_store()
+    assert list(store.topics()) == ([] if step == "T1" else sorted(counts))
+    store.create_topics(counts, exist_ok=True)
+    store.producer().append("t39", 0, [b"x"])
+    assert values_of(store, "t39") == [b"x"]
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("step", ["T1", "T2"])
 def test_a_crash_while_a_topic_is_created(store, open_store, monkeypatch, step):
     registry = store_topics.TopicRegistry
     with monkeypatch.context() as patch:

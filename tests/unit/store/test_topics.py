@@ -16,11 +16,12 @@ from eoslog.errors import (
     InvalidTopicError,
     LogClosedError,
     StoreError,
+    StoreFailedError,
     StoreFullError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.storage import partition_directory
+from eoslog.storage import partition_directory, topics_file
 from eoslog.store.store import abandon, parts_of
 
 
@@ -269,6 +270,96 @@ def test_a_topic_that_exists_is_left_as_it_is_if_that_is_asked_for(store):
         store.create_topic("twice", partitions=2)
     with pytest.raises(InvalidConfigError):
         store.create_topic("twice", partitions=2, config={"no.such": 1}, exist_ok=True)
+
+
+def test_many_topics_are_created_by_one_call(store, open_store):
+    counts = {f"t{number}": 1 + number % 3 for number in range(20)}
+    made = store.create_topics(counts, config={"segment.bytes": 4096})
+    assert {name: topic.partitions for name, topic in made.items()} == counts
+    assert all(dict(topic.config) == {"segment.bytes": 4096} for topic in made.values())
+    assert store.topics() == made
+    store.producer().append("t2", 2, [b"x"])
+    assert values_of(store, "t2", 2) == [b"x"]
+    assert store.create_topics({}) == {}
+    store.close()
+    assert open_store().topics() == made
+
+
+def test_topics_that_exist_are_left_as_they_are_if_that_is_asked_for(store):
+    old = store.create_topic("old", partitions=2)
+    made = store.create_topics({"new": 1, "old": 2}, exist_ok=True)
+    assert list(made) == ["new", "old"]
+    assert made == store.topics()
+    assert made["old"] == old
+    assert store.create_topics({"new": 1, "old": 2}, exist_ok=True) == made
+
+
+@pytest.mark.parametrize(
+    ("partitions", "more", "error"),
+    [
+        ({"a": 1, "old": 1}, {}, TopicAlreadyExistsError),
+        ({"a": 1, "old": 3}, {"exist_ok": True}, TopicAlreadyExistsError),
+        ({"a": 1, "b.c": 1, "b_c": 1}, {}, InvalidTopicError),
+        ({"a": 1, "old.name": 1}, {}, InvalidTopicError),
+        ({"a": 1, "b": 0}, {}, InvalidPartitionsError),
+        ({"a": 1, "b c": 1}, {}, InvalidTopicError),
+        ({"a": 1, 7: 1}, {}, TypeError),
+        ({"a": 1}, {"config": {"nonsense": 1}}, InvalidConfigError),
+        ({"a": 1, "in-the-way": 1}, {}, StoreError),
+        (["a", "b"], {}, TypeError),
+        ("a", {}, TypeError),
+        (None, {}, TypeError),
+    ],
+)
+def test_all_topics_of_a_call_are_created_or_none_is(store, store_path, partitions, more, error):
+    store.create_topics({"old": 2, "old_name": 1})
+    (store_path / "in-the-way-0").mkdir()
+    (store_path / "in-the-way-0" / "file").touch()
+    with pytest.raises(error):
+        store.create_topics(partitions, **more)
+    assert list(store.topics()) == ["old", "old_name"]
+    store.create_topics({"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_the_directories_of_many_topics_are_synced_at_once(
+    store, store_path, open_store, monkeypatch, tells
+):
+    """Where the system does not tell whether that failed, each is synced."""
+    calls = []
+
+    def noting(name, function):
+        return lambda *given, **named: (calls.append(name), function(*given, **named))[1]
+
+    monkeypatch.setattr("eoslog.fs.atomic_file.os.fsync", noting("file", lambda _: None))
+    for module in (partition_directory, topics_file):
+        monkeypatch.setattr(module, "sync_directory", noting("directory", lambda _: None))
+        monkeypatch.setattr(module, "sync_file", noting("file", lambda _: None))
+    monkeypatch.setattr("eoslog.fs.atomic_file.sync_directory", noting("directory", lambda _: None))
+    sync = partition_directory.sync_file_system if tells else lambda _: False
+    monkeypatch.setattr(partition_directory, "sync_file_system", noting("all", sync))
+    store.create_topics({f"t{number}": 1 for number in range(40)})
+    # Of the log and of the file that names it, each with its directory.
+    if tells:
+        assert sorted(calls) == ["all", "directory", "directory", "file", "file"]
+    else:
+        assert (calls.count("directory"), calls.count("file")) == (42, 43)
+    monkeypatch.undo()
+    store.close()
+    assert len(open_store().topics()) == 40
+
+
+def test_directories_that_could_not_be_synced_belong_to_no_topic(store, monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_directory, "sync_file_system", refuse)
+        with pytest.raises(StoreFailedError, match="syncing the file system"):
+            store.create_topics({"a": 40})
+    assert store.topics() == {}
+    assert store.verify() == []
+    store.create_topics({"a": 40})
 
 
 @pytest.mark.parametrize("which", ["store", "producer", "transactional", "consumer"])
