@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED, SharedPage
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
@@ -142,6 +143,7 @@ class PendingJobs:
         recent: RecentJobs,
     ) -> None:
         self.by_name: dict[str, PendingJob] = {}
+        self._warnings = RepeatedWarnings(_log)  # Of what is tried again.
         self.undone = UndoneJobs(engine.paths.staging, state_log, engine.session.shared)
         self._engine = engine
         self._state_log = state_log
@@ -183,7 +185,7 @@ class PendingJobs:
         """Release readers of partitions that are held for no job: their holder is dead."""
         wanted = {where for one in self.by_name.values() for where in one.partitions}
         for error in self._engine.partitions.open_held():
-            _log.warning("readers may be held without a reason: %s", error)
+            self._warnings.warning("readers may be held without a reason: %s", error)
         for partition in self._engine.partitions.opened():
             if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
                 partition.release_readers()
@@ -240,7 +242,7 @@ class PendingJobs:
             try:
                 self.settle(name)
             except EoslogError as error:
-                _log.error("%s", error)
+                self._warnings.error("%s", error)
 
     def complete(self, pending: PendingJob) -> Offsets:
         """Do steps A1 to F. If it raises StagedJobIncompleteError, the job is still pending."""
@@ -304,7 +306,9 @@ class PendingJobs:
         except InvalidRequestError:
             return  # No group can have the name.
         except (EoslogError, MemoryError) as error:
-            _log.warning("application %r has no group to show its version: %s", app_id, error)
+            self._warnings.warning(
+                "application %r has no group to show its version: %s", app_id, error
+            )
 
     def spans(self) -> list[JobSpan]:
         """Return the spans of the jobs that a snapshot may have to leave out; called under the lock

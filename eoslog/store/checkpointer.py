@@ -22,6 +22,7 @@ from eoslog.bindings.partition_log import count_deleted
 from eoslog.common import clock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.config import NO_LIMIT
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_name import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -121,6 +122,7 @@ class Checkpointer:
             "error_count": 0,
         }
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
+        self._warnings = RepeatedWarnings(_log)
         staged.leftovers.watch(self._note_leftovers)
 
     # From other threads.
@@ -190,7 +192,7 @@ class Checkpointer:
             self._files.session.note_change()
 
     def metrics(self) -> dict[str, Any]:
-        """Return how often it did what, and the last errors, newest last."""
+        """Return how often it did what, and the last different errors, newest last."""
         with self._lock:
             return {**self._counts, "errors": list(self._errors)}
 
@@ -529,12 +531,10 @@ class Checkpointer:
     def _keep(self, error: Exception, what: str) -> None:
         text = f"{what}: {type(error).__name__}: {error}"
         with self._lock:
-            repeated = bool(self._errors) and self._errors[-1] == text
             self._counts["error_count"] += 1
-            if not repeated:
+            if text not in self._errors:
                 self._errors.append(text)
-        if not repeated:
-            _log.warning("%s", text)
+        self._warnings.warning("%s", text)
 
     def _transactions_interval_s(self) -> float:
         return self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")

@@ -41,7 +41,7 @@ class InternalCompaction:
 
     @property
     def due_s(self) -> float:
-        """When the partitions that are due are to be compacted, by the monotonic clock."""
+        """Time of the next compaction, by the monotonic clock; never while no partition is due."""
         if not self._sealed_bytes:
             return math.inf
         return 0.0 if sum(self._sealed_bytes.values()) >= AT_ONCE_BYTES else self._next_s

@@ -32,6 +32,7 @@ from eoslog.bindings.transaction_entry import (
 from eoslog.common import clock
 from eoslog.common.arguments import whole_number
 from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentTransactionsError,
@@ -88,6 +89,8 @@ class TransactionCoordinator:
         shared: SharedPage,
         slots: ProcessSlots,
     ) -> None:
+        # Of what is tried again.
+        self.warnings = RepeatedWarnings(_log)
         self.entries = TransactionEntries(state_log, durable=durable, shared=shared, slots=slots)
         self._slots = slots
         self.had_others = False  # True once another process is known to have had the store open.
@@ -316,7 +319,7 @@ class TransactionCoordinator:
             except TransactionalIdNotFoundError:
                 continue  # Forgotten meanwhile.
             except (EoslogError, PartitionLost) as error:
-                _log.warning("%s: it cannot be ended now: %s", one.transactional_id, error)
+                self.warnings.warning("%s: it cannot be ended now: %s", one.transactional_id, error)
                 left += 1
         return settled, left
 
@@ -471,7 +474,7 @@ class TransactionCoordinator:
                 except (ProducerNotCached, FellBehindError) as asked:
                     self.before_repeat(asked)
         except (EoslogError, PartitionLost) as error:
-            _log.warning(
+            self.warnings.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",
                 entry.transactional_id,
                 entry.state,

@@ -20,6 +20,7 @@ from eoslog.bindings.lock_block import IfFree
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -92,6 +93,7 @@ class TransactionEntries:
     ) -> None:
         self.own_slot = slots.own
         self._state_log = state_log
+        self._warnings = RepeatedWarnings(_log)
         self._durable = durable
         self._shared = shared
         self._slots = slots
@@ -283,7 +285,9 @@ class TransactionEntries:
                     with IfFree(entry.lock):
                         pass  # Taking the lock reads the newest record.
                 except EoslogError as error:
-                    _log.warning("%s: it cannot be looked at: %s", transactional_id, error)
+                    self._warnings.warning(
+                        "%s: it cannot be looked at: %s", transactional_id, error
+                    )
 
     def undecided(self) -> list[NewestRecord]:
         """The open and undecided transactions of all processes whose records can be read, sorted by

@@ -30,6 +30,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -85,6 +86,7 @@ class TransactionRecovery:
         slots: ProcessSlots,
     ) -> None:
         self._coordinator = coordinator
+        self._warnings = RepeatedWarnings(_log)  # Of what is tried again.
         coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
@@ -164,7 +166,9 @@ class TransactionRecovery:
                 self._unloaded.pop(transactional_id, None)
                 return True
         except EoslogError as error:
-            _log.error("transactional id %r cannot be taken up: %s", transactional_id, error)
+            self._warnings.error(
+                "transactional id %r cannot be taken up: %s", transactional_id, error
+            )
         record = self._state_log.transaction(transactional_id)
         if record is not None and record.value is not None:
             number = state_partition_of(transactional_id)
@@ -188,7 +192,9 @@ class TransactionRecovery:
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
                     self._left.discard(transactional_id)
         except (EoslogError, PartitionLost) as error:
-            _log.warning("transactional id %r cannot be ended now: %s", transactional_id, error)
+            self._warnings.warning(
+                "transactional id %r cannot be ended now: %s", transactional_id, error
+            )
 
     def _read_decisions(self, state: TopicPartition, data: set[TopicPartition]) -> None:
         """Collect the decisions in a partition of the state log whose markers may be missing."""
@@ -223,7 +229,9 @@ class TransactionRecovery:
                 if self._partitions.find_for_transaction(where) is None:
                     self._mark_resolved(where, deleted=True)
             except EoslogError as error:
-                _log.error("%s cannot be opened to end its transactions: %s", where, error)
+                self._warnings.error(
+                    "%s cannot be opened to end its transactions: %s", where, error
+                )
 
     def resolve(self, partition: Partition) -> None:
         """End what a partition that was just recovered has open, and no coordinator will end.
@@ -259,7 +267,9 @@ class TransactionRecovery:
         try:
             self._resolve(partition, known)
         except EoslogError as error:
-            _log.warning("%s: its open transactions will be ended later: %s", where, error)
+            self._warnings.warning(
+                "%s: its open transactions will be ended later: %s", where, error
+            )
             self._mark_unresolved(where)
         else:
             self._mark_resolved(where)
@@ -286,7 +296,9 @@ class TransactionRecovery:
             self._unresolved_file.note(where, self._decided.get(where, {}))
             self._in_file.add(where)
         except EoslogError as error:
-            _log.error("%s: other processes do not know what is open there: %s", where, error)
+            self._warnings.error(
+                "%s: other processes do not know what is open there: %s", where, error
+            )
 
     def _learn(self) -> None:
         """Read what other processes could not resolve, or have resolved meanwhile."""
@@ -392,7 +404,9 @@ class TransactionRecovery:
                 if entry.state in PREPARE_STATES:
                     self._coordinator.complete(entry)
         except EoslogError as error:
-            _log.warning("transactional id %r cannot be completed now: %s", transactional_id, error)
+            self._warnings.warning(
+                "transactional id %r cannot be completed now: %s", transactional_id, error
+            )
 
     def advance(self) -> None:
         """Sync every partition that any process wrote to, and raise the recovery points that a

@@ -5,7 +5,6 @@ ones wait for their decision without a limit. An id is forgotten only with nothi
 undecided; a producer that uses it later gets another producer id.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -28,8 +27,6 @@ from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transactions.transaction_owner import timed_out
 
-_log = logging.getLogger(__name__)
-
 # Kafka's timeout of a transaction with an external decision: it never times out.
 NEVER_MS = INT32_MAX
 
@@ -50,7 +47,9 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
                 coordinator.fence(entry, reason)
                 aborted += 1
         except (EoslogError, PartitionLost) as error:
-            _log.warning("%s: it cannot be aborted now: %s", one.transactional_id, error)
+            coordinator.warnings.warning(
+                "%s: it cannot be aborted now: %s", one.transactional_id, error
+            )
     return aborted
 
 

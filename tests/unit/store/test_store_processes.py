@@ -586,3 +586,28 @@ def test_the_background_thread_notices_it(open_store, store_path, tmp_path, monk
         consumer.poll(timeout=30)
     with pytest.raises(StoreFailedError, match="is gone"):
         store.close()
+
+
+def test_each_warning_that_the_files_are_gone_is_logged_once(
+    open_store, store_path, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_ALONE_S", 0.02)
+    monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_S", 0.02)
+    store = open_store(
+        **{
+            "eoslog.checkpoint.interval.ms": 20,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 20,
+        }
+    )
+    store.create_topic("t")
+    store.producer(transactional_id="x").init_transactions()
+    store_path.rename(tmp_path / "away")
+    deadline_s = time.monotonic() + 60
+    while parts_of(store).checkpointer.metrics()["error_count"] < 12:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    logged = [one.getMessage() for one in caplog.records]
+    assert any("is gone" in one for one in logged)
+    assert len(set(logged)) == len(logged)
+    with pytest.raises(StoreFailedError, match="is gone"):
+        store.close()
