@@ -148,7 +148,7 @@ class Partition:
         self._change_noted = False
         # All below was synced with its index files, by flushes here.
         self.flushed_up_to = 0
-        self._active_when_opened = log.active_base_offset
+        self.active_when_opened = log.active_base_offset  # Base offset of that segment.
         self._spare_lock = ThreadLock()
 
     def __reduce__(self) -> Never:
@@ -184,7 +184,7 @@ class Partition:
     @property
     def has_rolled(self) -> bool:
         """True if a segment was begun since the partition was opened here."""
-        return self.active_base_offset != self._active_when_opened
+        return self.active_base_offset != self.active_when_opened
 
     @property
     def failed(self) -> bool:

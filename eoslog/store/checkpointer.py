@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from eoslog.bindings.partition_log import count_deleted
 from eoslog.common import clock
@@ -64,11 +65,12 @@ _log = logging.getLogger(__name__)
 class _Watched:
     """State that the checkpointer keeps of a partition that was appended to."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, active_base_offset: int) -> None:
+        """`active_base_offset` is that of the last look: a segment may have been begun since."""
         self.partition = partition
         self.changed_s = time.monotonic()
         self.persisted_bytes = partition.size_bytes
-        self.active_base_offset = partition.active_base_offset
+        self.active_base_offset = active_base_offset
 
 
 class Checkpointer:
@@ -93,6 +95,8 @@ class Checkpointer:
         self._noted: set[Partition] = set()  # Appended to since the last look.
         self._leftovers = False  # Complete staged jobs left something since the last look.
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
+        # Active segments as they were last seen, where one was begun; the thread's.
+        self._active: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
         self._state_log_persisted = False  # In this round.
         self._compaction = InternalCompaction(files, self._seconds("eoslog.checkpoint.interval.ms"))
@@ -329,7 +333,8 @@ class Checkpointer:
     def _begin_to_watch(self, partition: Partition) -> None:
         self._unwritten.add(partition)
         if partition not in self._watched:
-            self._watched[partition] = _Watched(partition)
+            active = self._active.get(partition, partition.active_when_opened)
+            self._watched[partition] = _Watched(partition, active)
             self._prepare_spare(partition)
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
@@ -341,6 +346,7 @@ class Checkpointer:
         )
         if rolled:
             watched.active_base_offset = partition.active_base_offset
+            self._active[partition] = watched.active_base_offset
             self._prepare_spare(partition)
             if self._files.engine.syncs:
                 partition.flush()

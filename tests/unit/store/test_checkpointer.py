@@ -71,6 +71,18 @@ def test_a_roll_persists_rows_syncs_and_prepares_a_spare(open_store, store_path)
     ]
 
 
+def test_a_roll_before_the_first_look_is_synced_too(open_store):
+    store = open_store("commit", eoslog__spare__segments=0)
+    store.create_topic("t", config={"segment.bytes": 4096})
+    partition = store.partition("t", 0)
+    for rolls in (1, 2):
+        for _ in range(3):
+            store.producer().append("t", 0, [bytes(1500)])
+        assert partition.segment_count > rolls
+        eventually(lambda: partition.recovery_point >= partition.active_base_offset)
+        eventually(lambda: partition.producer_state.persisted_offset == partition.log_end_offset)
+
+
 def test_recovery_points_are_written_by_time(open_store, store_path):
     store = open_store(log__flush__offset__checkpoint__interval__ms=20)
     store.create_topic("t")
