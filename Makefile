@@ -21,7 +21,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
+.PHONY: venv build test test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -118,6 +118,10 @@ lint: venv
 
 demo: venv
 	$(BIN)/eoslog demo
+
+# Costs that must not grow with what a store holds, as a table.
+bench-growth: venv
+	$(BIN)/python benches/growth.py
 
 bench: venv
 	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=build/benchmarks.json

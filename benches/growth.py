@@ -31,6 +31,9 @@ TESTS = Path(__file__).parent.parent / "tests"
 FILES = 1024  # What a Linux machine allows a process by default.
 APPENDS = 500
 PAUSE_S = 0.002
+IDS = 100
+IDLE_S = 20
+SETTLE_S = 15  # The rows of producers are written, and index entries.
 
 
 def made(folder: Path, partitions: int) -> Path:
@@ -148,6 +151,45 @@ def files(folder: Path, size: int) -> float:
     return found
 
 
+def topic(folder: Path, size: int) -> float:
+    """The median time of the last topics of so many, created one by one."""
+    with eoslog.open(folder / "store", create=True, durability="process") as store:
+        taken = []
+        for number in range(size):
+            begun_s = time.process_time()
+            store.create_topic(f"topic-{number}")
+            taken.append(time.process_time() - begun_s)
+    return statistics.median(taken[-20:]) * 1e3
+
+
+def state(folder: Path, size: int) -> float:
+    """The bytes of `__transaction_state` after so many transactions of 100 ids."""
+    path = folder / "store"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t")
+        producers = [store.producer(transactional_id=f"id-{number}") for number in range(IDS)]
+        for producer in producers:
+            producer.init_transactions()
+        for number in range(size):
+            producer = producers[number % IDS]
+            producer.begin_transaction()
+            producer.send("t", b"value")
+            producer.commit_transaction()
+    files = path.glob("__transaction_state-*/*")
+    return sum(one.stat().st_size for one in files) / 1e6
+
+
+def idle(folder: Path, size: int) -> float:
+    """The CPU time of a store in which so many partitions were used once, for a while."""
+    with eoslog.open(folder / "store", create=True, durability="process") as store:
+        store.create_topic("t", partitions=size)
+        fill(store, size)
+        time.sleep(SETTLE_S)
+        begun_s = time.process_time()
+        time.sleep(IDLE_S)
+        return (time.process_time() - begun_s) * 1e3
+
+
 class Cost(NamedTuple):
     what: str
     sizes: tuple[int, ...]
@@ -169,6 +211,17 @@ COSTS = {
         "append to reader with so many readers of other partitions, median µs", (0, 10, 40), wake
     ),
     "close": Cost("syncs of a close after so many partitions were read", (1, 100, 1000), close),
+    "topic": Cost("create the last topic of so many, ms of CPU", (100, 600, 3000), topic),
+    "state": Cost(
+        f"`__transaction_state` after so many transactions of {IDS} ids, MB",
+        (10_000, 100_000, 400_000),
+        state,
+    ),
+    "idle": Cost(
+        f"a store with so many partitions used once, ms of CPU in {IDLE_S} idle seconds",
+        (40, 400, 4000),
+        idle,
+    ),
     "files": Cost(
         f"segment files open, of so many partitions, where {FILES} files are allowed",
         (100, 1000, 10_000),

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from short_form import short_form
 
 pytest.importorskip("pytest_benchmark")
 
@@ -93,3 +94,28 @@ def test_the_report_has_a_row_for_every_figure(results: Path, left_out: set[str]
     assert len(missing) <= len(left_out), missing
     assert "- processor: " in done.stdout
     assert "- sizes: tiny" in done.stdout
+
+
+# All but the one that counts syncs, which tests/call_faults does, and the one that waits.
+@pytest.mark.parametrize(
+    "name", short_form(["poll", "init", "wake", "topic", "state", "files"], "poll", "files")
+)
+def test_a_cost_that_must_not_grow_is_measured(name):
+    done = subprocess.run(
+        [sys.executable, BENCHES / "growth.py", "--one", name, "4"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) > 0
+
+
+def test_a_cost_that_is_not_there_is_named():
+    done = subprocess.run(
+        [sys.executable, BENCHES / "growth.py", "polls"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no such cost: polls" in done.stderr
