@@ -41,7 +41,7 @@ def run(module: str, *arguments: object, library: Path | None = None) -> str:
 
 
 def test_some_faults_of_each_kind():
-    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.001")
+    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.0005")
 
 
 @pytest.mark.soak

@@ -98,7 +98,7 @@ def sync_half(sync: Callable[..., Any], held: HeldPartitions) -> None:
     held.sync_partition(next(iter(held._held)))
 
 
-def remove_half(remove: Callable[..., Any], path: Path, staging_path: Path) -> None:
+def remove_half(remove: Callable[..., Any], path: Path, staging_path: Path, *_: Any) -> None:
     files = [one for one in path.rglob("*") if one.is_file()]
     for one in files[: len(files) // 2]:
         one.unlink()

@@ -24,11 +24,11 @@ def made_dirty_bytes() -> int:
     raise AssertionError("the kernel does not count it")
 
 
-def test_what_was_verified_is_to_be_written(tmp_path):
+def test_what_was_verified_is_to_be_written(disk_path):
     """After a sync that failed, the kernel takes the pages for written: they are read as they
     should be, and a later sync would succeed without writing them.
     """
-    files = PartitionFiles(tmp_path / "log")
+    files = PartitionFiles(disk_path / "log")
     log = files.open()
     for _ in range(BATCHES):
         log.append_batch(codec.simple_batch([b"x" * VALUE_BYTES]))

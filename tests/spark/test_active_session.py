@@ -63,6 +63,7 @@ def interrupt(spark, tmp_path):
     spark.sparkContext.cancelAllJobs()
 
 
+@pytest.mark.soak
 def test_a_write_and_a_read_after_an_interrupted_call(spark, store_path, write, interrupt):
     write()
     interrupt()

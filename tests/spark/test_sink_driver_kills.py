@@ -211,6 +211,7 @@ def assert_landed(store_path, count):
     assert found == list(range(count))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", held_at("job", "decided"))
 def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, name):
     one, step = held[name], name[1]
