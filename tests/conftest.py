@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[test] % marker.args[0]:
                 item.add_marker(pytest.mark.soak)
             seen[test] += 1
+
+
+def pytest_collection_finish() -> None:
+    # Where a test collects garbage, it is not to look at ten thousand tests for it.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
