@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kills import die, in_child
+from page_cache import disk_read_bytes, drop_from_cache
 
 import eoslog
 from eoslog.errors import CorruptRecordError
@@ -27,22 +28,6 @@ SYNCED_BATCHES = 40
 IN_THE_SPARE = 8
 ANOTHER_BOOT = bytes(range(16))
 FAILED_ERRNO_AT = 104  # In the control page.
-
-
-def disk_read_bytes() -> int:
-    for line in Path("/proc/self/io").read_text().splitlines():
-        name, value = line.split()
-        if name == "read_bytes:":
-            return int(value)
-    raise AssertionError("the kernel does not count it")
-
-
-def drop_from_cache(folder: Path) -> None:
-    for path in folder.iterdir():
-        file = os.open(path, os.O_RDONLY)
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(file)
 
 
 def append_and_die(path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -80,12 +65,12 @@ def read_by_the_next_opening(path: Path, boot_id: bytes | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("same_boot", [True, False], ids=["killed", "power cut"])
-def test_no_more_is_read_than_is_unchecked(tmp_path: Path, same_boot: bool) -> None:
-    path = tmp_path / "store"
-    assert in_child(lambda: append_and_die(path), tmp_path) is None
+def test_no_more_is_read_than_is_unchecked(disk_path: Path, same_boot: bool) -> None:
+    path = disk_path / "store"
+    assert in_child(lambda: append_and_die(path), disk_path) is None
     drop_from_cache(path / "t-0")
     boot_id = None if same_boot else ANOTHER_BOOT
-    found = in_child(lambda: read_by_the_next_opening(path, boot_id), tmp_path)
+    found = in_child(lambda: read_by_the_next_opening(path, boot_id), disk_path)
     read_bytes, end, recovery_point = found
     batches = SYNCED_BATCHES + UNCHECKED_BATCHES
     assert end == batches * len(VALUES)
