@@ -13,6 +13,8 @@ and closed; it has left the ring before its memory is freed.
 """
 from libc.stdint cimport int64_t
 
+from eoslog.native.atomics cimport add_64, load_acquire_64
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -26,7 +28,6 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from "open_files.h" nogil:
     int64_t open_files_allowed() noexcept
-    int64_t open_files_add(int64_t* count, int64_t change) noexcept
 
 cdef enum:
     # Each takes three mappings at most, of which a process may have 65,530.
@@ -92,11 +93,11 @@ cdef void file_owner_unlink(FileOwner* owner) noexcept nogil:
 
 cdef void open_files_count(int64_t change) noexcept nogil:
     """Count files that were opened, or closed."""
-    open_files_add(&open_count, change)
+    add_64(&open_count, change)
 
 
 cdef int64_t open_files_now() noexcept nogil:
-    return open_files_add(&open_count, 0)
+    return load_acquire_64(&open_count)
 
 
 cdef void open_files_make_room() noexcept nogil:

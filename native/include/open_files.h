@@ -14,6 +14,4 @@ static inline int64_t open_files_allowed(void) {
     return (int64_t)limit.rlim_cur;
 }
 
-static inline int64_t open_files_add(int64_t *count, int64_t change) { return __atomic_add_fetch(count, change, __ATOMIC_RELAXED); }
-
 #endif
