@@ -147,7 +147,7 @@ def files(folder: Path, size: int) -> float:
         found = 0
         for descriptor in Path("/proc/self/fd").iterdir():
             with suppress(FileNotFoundError):
-                found += str(descriptor.readlink()).endswith(".log")
+                found += str(descriptor.readlink()).startswith(str(path / "grown"))
     return found
 
 
