@@ -120,15 +120,17 @@ def test_the_end_of_the_store_ends_the_wait(tmp_path):
     store.create_topic("t")
     consumer = store.consumer()
     consumer.assign([T0])
-    in_a_moment(store.close)
+    closing = in_a_moment(store.close)
     with pytest.raises(LogClosedError, match="the store"):
         consumer.poll(timeout=LONG_S)
+    closing.join()
 
 
 def test_a_deletion_ends_the_wait(topic, tail):
-    in_a_moment(topic.delete_topic, "t")
+    deleting = in_a_moment(topic.delete_topic, "t")
     with pytest.raises(UnknownTopicOrPartitionError):
         tail.poll(timeout=LONG_S)
+    deleting.join()
 
 
 def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monkeypatch):
