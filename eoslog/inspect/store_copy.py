@@ -5,7 +5,6 @@ shares the blocks of copied files. Files with two names have two names in the co
 links are followed, so that nothing in the copy leads back to the store.
 """
 
-import errno
 import os
 import shutil
 import stat
@@ -15,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eoslog.errors import StoreFullError
+from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.os_errors import named_os_errors
 
 _NAME_PREFIX = ".eoslog-copy-"
-_COPY_BYTES = 1 << 24
 
 
 @contextmanager
@@ -80,34 +79,5 @@ class _Copy:
                 f"and {free} are free"
             )
         with source.open("rb") as data, target.open("xb") as copy:
-            _copy_bytes(data.fileno(), copy.fileno(), found.st_size)
+            copy_bytes(data.fileno(), copy.fileno(), found.st_size)
         shutil.copystat(source, target)
-
-
-def _copy_bytes(source: int, target: int, size_bytes: int) -> None:
-    """Copy what is not a hole."""
-    position = 0
-    while position < size_bytes:
-        try:
-            position = os.lseek(source, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break  # The rest is a hole.
-            raise
-        end = os.lseek(source, position, os.SEEK_HOLE)
-        while position < end:
-            position += _copy_some(source, target, position, min(end - position, _COPY_BYTES))
-    os.truncate(target, size_bytes)
-
-
-def _copy_some(source: int, target: int, position: int, byte_count: int) -> int:
-    if hasattr(os, "copy_file_range"):
-        try:
-            copied = os.copy_file_range(source, target, byte_count, position, position)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-        else:
-            if copied:
-                return copied
-    return os.pwrite(target, os.pread(source, byte_count, position), position) or byte_count
