@@ -147,7 +147,8 @@ def files(folder: Path, size: int) -> float:
         found = 0
         for descriptor in Path("/proc/self/fd").iterdir():
             with suppress(FileNotFoundError):
-                found += str(descriptor.readlink()).startswith(str(path / "grown"))
+                name = str(descriptor.readlink())
+                found += name.startswith(str(path)) and name.endswith(".log")
     return found
 
 
