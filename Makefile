@@ -21,7 +21,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth wheel sdist clean check-tools
+.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -57,8 +57,15 @@ MEMORY := /dev/shm
 IN_MEMORY = $(shell [ -w $(MEMORY) ] && [ "$$(df -k --output=avail $(MEMORY) | tail -1)" -gt 8000000 ] \
   && echo PYTEST_DEBUG_TEMPROOT=$(MEMORY))
 
+# One process more than two processors: some tests wait for others' processes.
+IN_PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
+
 test: venv
-	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=50
+	$(IN_MEMORY) $(BIN)/python -m pytest $(IN_PROCESSES) --durations=50
+
+# The slowest of the tests, most of them of Spark.
+test-long: venv
+	$(IN_MEMORY) $(BIN)/python -m pytest $(IN_PROCESSES) -m "long and not soak"
 
 # The short form on the newest other Python that is here, as installed: unit tests, conformance, one Spark job.
 test-other-python: venv

@@ -67,6 +67,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, with_spark: bool) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_by_one_bench(
     results: Path, left_out: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def test_every_figure_is_measured_by_one_bench(
     assert set(found) | left_out == set(FIGURES)
 
 
+@pytest.mark.long
 def test_the_report_has_a_row_for_every_figure(results: Path, left_out: set[str]) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHES / "report.py"), str(results)],

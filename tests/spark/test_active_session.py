@@ -84,6 +84,7 @@ def test_an_interrupt_does_not_make_session_take_the_session_for_a_new_one(spark
         spark.conf.set(name, "UTC")
 
 
+@pytest.mark.long
 def test_threads_find_the_format_and_leave_no_connection(spark, store_path, write):
     client = spark.sparkContext._gateway._gateway_client
     errors = []

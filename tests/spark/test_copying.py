@@ -110,6 +110,7 @@ def test_a_topic_comes_back_as_it_was(spark, store_path, tmp_path):
     assert contents(other) == contents(store_path)
 
 
+@pytest.mark.long
 def test_only_what_is_new_is_copied(spark, store_path, tmp_path):
     other = empty_store(tmp_path / "other")
     files = Files(tmp_path / "files", options={"compression": "zstd"})
@@ -143,6 +144,7 @@ def test_an_aborted_transaction_is_not_copied(spark, store_path, tmp_path):
     assert rows_of_files(tmp_path / "files") == [1]
 
 
+@pytest.mark.long
 def test_an_empty_topic(spark, store_path, tmp_path):
     files = Files(tmp_path / "files")
     assert copy(Topic(store_path, "orders"), files, spark=spark).records == 0

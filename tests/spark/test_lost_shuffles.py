@@ -77,6 +77,7 @@ def assert_run_again(loss, store_path):
     wait_until_swept(store_path)
 
 
+@pytest.mark.long
 def test_a_frame_is_written_once(shuffled, loss, store_path):
     options = {"store": store_path, "topic": "orders"}
     frame = shuffled.mapInArrow(loss, "value string")
@@ -84,6 +85,7 @@ def test_a_frame_is_written_once(shuffled, loss, store_path):
     assert_run_again(loss, store_path)
 
 
+@pytest.mark.long
 def test_partition_writers_write_once(shuffled, loss, store_path):
     result = write_partitions(shuffled, store_path, "orders", each_task=loss)
     assert result.records == ROWS

@@ -60,6 +60,7 @@ def test_a_segment_that_does_not_fit_names_the_setting(store_path, variable, wor
     assert values_in(store_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_limit_on_planning_fails_the_commit_by_name_and_harms_nothing(spark, store_path):
     from eoslog.spark import EoslogDataSource

@@ -25,7 +25,7 @@ from spark_jobs import add_file, start_files, write_numbers
 
 import eoslog
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.long]
 
 # All of them need a place for their tasks at the same time.
 MASTER = "local[16,3]"

@@ -11,6 +11,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 ROWS = 50
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_code_of_the_page_runs(spark, tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")

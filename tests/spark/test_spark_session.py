@@ -34,6 +34,7 @@ def test_a_session_that_runs_is_returned_with_the_settings_asked_for(spark):
     spark.conf.set(name, before)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_nothing_but_the_result_is_printed(tmp_path):
     """Java's greetings and a failing worker's traceback go to the log file."""
@@ -52,6 +53,7 @@ spark.stop()
     assert "ZeroDivisionError" in log_path.read_text()
 
 
+@pytest.mark.long
 def test_a_master_that_spark_refuses_is_one_sentence(tmp_path):
     pytest.importorskip("pyspark")
     path = tmp_path / "notes.txt"

@@ -138,6 +138,7 @@ def test_a_query_stopped_while_its_tasks_write_goes_on_where_it_was(query, store
     wait_until_swept(store_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", short_form(["commit", "decided"], "decided"))
 def test_a_query_stopped_in_its_commit_has_committed(query, store_path, gates, background, step):
     """Spark waits for the commit, and does not write down that it was made."""

@@ -123,6 +123,7 @@ def test_a_query_goes_on_where_it_stopped_within_its_limit(store, query):
     assert query.run(**options) == {3: [90, 91, 92, 93, 94]}
 
 
+@pytest.mark.long
 def test_latest_is_the_end_at_the_first_start_even_if_nothing_came(store, query):
     fill(store, 0, 10)
     assert all_of(query.run()) == []
@@ -130,6 +131,7 @@ def test_latest_is_the_end_at_the_first_start_even_if_nothing_came(store, query)
     assert all_of(query.run()) == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.long
 def test_a_first_batch_that_is_run_again_has_the_records_it_had(store, query):
     fill(store, 0, 5)
     fill(store, 5, 10, partition=1)
@@ -169,6 +171,7 @@ def test_a_stopped_query_of_a_pattern_finds_topics_made_later(store, query):
     assert all_of(query.run(**options)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_again_fails_the_query_unless_told(store, query):
     fill(store, 0, 10)
     assert all_of(query.run(startingOffsets="earliest")) == list(range(10))

@@ -69,6 +69,7 @@ def test_each_start_brings_in_what_is_new_whatever_its_number_of_tasks(files):
     assert_swept(files.store)
 
 
+@pytest.mark.long
 def test_a_batch_without_rows_is_a_version_too(files, gates):
     """Tasks without rows, a batch without rows, and the replay of one."""
     files.add(3)
@@ -90,6 +91,7 @@ def test_a_batch_without_rows_is_a_version_too(files, gates):
 # A checkpoint that was deleted.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", short_form([{}, {"txnAppId": "job"}], {}))
 def test_a_query_whose_checkpoint_was_deleted_is_refused(files, options):
     """Else it would land all again, or, with an application id, skip what is new."""
@@ -170,6 +172,7 @@ def produce(store_path, rows, aborted=()):
             producer.abort_transaction()
 
 
+@pytest.mark.long
 def test_a_copy_of_a_topic_goes_on_after_each_failure(copy, store_path, gates):
     """Offsets with markers and aborted records between are no holes that a batch falls into."""
     produce(store_path, range(400), aborted=range(1000, 1005))

@@ -112,6 +112,7 @@ def test_each_batch_lands_once_over_restarts_and_replays(spark, store_path, file
     assert progress[TopicPartition("eoslog-version", 0)].offset == 1
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_noticed(spark, store_path, files, checkpoint):
     put(files, range(10))
     first_id = run(lines(spark, files), store_path, checkpoint)
@@ -170,6 +171,7 @@ def all_lines(spark, folder):
     return spark.readStream.text(str(folder))
 
 
+@pytest.mark.long
 @pytest.mark.every_nth(2)
 @pytest.mark.parametrize("new", [range(20, 40), range(20, 30)], ids=["more rows", "as many"])
 def test_a_copy_of_a_checkpoint_from_one_batch_ago_is_noticed(
@@ -329,6 +331,7 @@ def run_each_batch(frame, path, checkpoint, **options):
     return query.id
 
 
+@pytest.mark.long
 def test_foreach_batch_with_a_name_and_the_batch_id(spark, store_path, files, checkpoint):
     put(files, range(10))
     query_id = run_each_batch(lines(spark, files), store_path, checkpoint, txnAppId="a")

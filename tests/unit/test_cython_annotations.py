@@ -35,6 +35,7 @@ def yellow_lines(source: Path, folder: Path) -> list[tuple[int, str]]:
     return [(int(line), TAG.sub("", text)) for score, line, text in scored if int(score) > 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", MODULES, ids=lambda path: path.stem)
 def test_the_engine_uses_the_interpreter_on_its_first_line_only(source, tmp_path):
     assert [(line, text) for line, text in yellow_lines(source, tmp_path) if line != 1] == []

@@ -67,6 +67,7 @@ def with_spark(tmp_path_factory):
 
 
 # The first one waits for all of them.
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.parametrize("name", WITH_SPARK)
