@@ -4,6 +4,7 @@ A key is a type (16 bits, big-endian) and a name (UTF-8). Type 0 is Kafka's own,
 transactional ids, whose keys hold the length of the id before it; those of eoslog start at 1000.
 """
 
+import functools
 import struct
 
 from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS
@@ -46,6 +47,7 @@ def name_of(key: bytes) -> str:
     return key[TYPE_BYTES:].decode()
 
 
+@functools.lru_cache(maxsize=1024)  # A call of a client asks for its name several times.
 def state_partition_of(name: str) -> int:
     """The partition of a name: Java's hash of the text, without its sign, over the partitions."""
     hashed = 0
