@@ -2,17 +2,21 @@
 """Sleeping until a log has more to read: the wake-up of a reader, without Python in between.
 
 In this order: the word is read, a wake-up is wanted at each log, each is looked at; then the sleep
-ends with whatever raised the word since.
+ends with whatever raised the word since. An append to another log, with the same bit, raises it by
+a multiple of SHARED_APPEND: the sleep goes on.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from eoslog.bindings.log_reader cimport LogReader
 from eoslog.bindings.opened_log cimport OpenedLog
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.control_page cimport control_want
-from eoslog.native.shared_page cimport SHARED_ALL_BITS, shared_word_load, shared_word_wait
+from eoslog.native.shared_page cimport (
+    SHARED_ALL_BITS, SHARED_APPEND, shared_word_load, shared_word_wait,
+)
 
 cdef enum:
     NOBODY = -1
@@ -54,25 +58,38 @@ cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint 
                                double timeout_s) except -2:
     cdef Py_ssize_t index
     cdef uint32_t word = shared_word_load(&page._page.wakeup)
-    cdef uint32_t bits = 0
-    cdef int64_t timeout_ns
+    cdef uint32_t now, bits
+    cdef int64_t left_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
+    cdef int64_t until_ns = monotonic_ns() + left_ns
     cdef OpenedLog log
-    for index in range(len(logs)):
-        log = <OpenedLog>logs[index]
-        log._check_open()
-        control_want(log._log.page)
-        bits |= log._log.wake_bit
-    index = first_with_more(logs, positions, committed)
-    if index != NOBODY or timeout_s <= 0:
-        return index
-    timeout_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
-    with nogil:
-        shared_word_wait(
-            &page._page.wakeup, word, bits if bits != 0 else SHARED_ALL_BITS, timeout_ns)
-    index = first_with_more(logs, positions, committed)
-    if index == NOBODY:
+    while True:
+        bits = 0
+        for index in range(len(logs)):
+            log = <OpenedLog>logs[index]
+            log._check_open()
+            control_want(log._log.page)
+            bits |= log._log.wake_bit
+        index = first_with_more(logs, positions, committed)
+        if index != NOBODY or left_ns <= 0:
+            return index
+        with nogil:
+            shared_word_wait(
+                &page._page.wakeup, word, bits if bits != 0 else SHARED_ALL_BITS, left_ns)
+        left_ns = until_ns - monotonic_ns()
+        now = shared_word_load(&page._page.wakeup)
+        if left_ns <= 0 or (now - word) % SHARED_APPEND != 0:
+            index = first_with_more(logs, positions, committed)
+            if index == NOBODY:
+                PyErr_CheckSignals()
+            return index
         PyErr_CheckSignals()
-    return index
+        word = now
+
+
+cdef int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
 cdef Py_ssize_t first_with_more(list logs, list positions, bint committed) except -2:

@@ -24,6 +24,7 @@ cdef extern from "shared_page.h" nogil:
     uint64_t shared_counter_raise(SharedPageHead* page, int number) noexcept
     void shared_counter_lift(SharedPageHead* page, int number, uint64_t value) noexcept
     const uint32_t SHARED_ALL_BITS
+    const uint32_t SHARED_APPEND
     void shared_word_wait(
         const uint32_t* word, uint32_t seen, uint32_t bits, int64_t timeout_ns) noexcept
     void shared_word_wake(uint32_t* word, uint32_t bits) noexcept

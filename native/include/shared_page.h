@@ -24,6 +24,8 @@
 #define SHARED_PAGE_VERSION 5
 #define SHARED_COUNTERS 32
 #define SHARED_ALL_BITS FUTEX_BITSET_MATCH_ANY
+/* The wake-up word counts appends in steps of this, and what wakes all readers in steps of 1. */
+#define SHARED_APPEND 256
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
 /* Each look comes twice as long after the one before, up to a few microseconds: meanwhile the holder may take the lock again and
@@ -134,7 +136,7 @@ static inline void shared_word_wait(const uint32_t *word, uint32_t seen, uint32_
 /* Wake who sleeps for one of these bits; who is about to sleep looks again, whatever it wants. */
 static inline void shared_word_wake(uint32_t *word, uint32_t bits) {
     CRASH_POINT("shared page: word");
-    __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(word, bits == SHARED_ALL_BITS ? 1 : SHARED_APPEND, __ATOMIC_SEQ_CST);
     CRASH_POINT("shared page: wake");
     syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
 }

@@ -84,6 +84,38 @@ def test_undecided_records_do_not_end_a_committed_wait(topic):
     assert [one.value for one in consumer.poll(timeout=LONG_S)] == [b"yes"]
 
 
+def test_a_record_of_another_log_of_the_same_bit_ends_no_wait(store):
+    store.create_topic("many", partitions=33)
+    shared = parts_of(store).files.signal.shared
+    log, other = (store.partition("many", number).log for number in (0, 32))
+    assert log.want_wakeup() == other.want_wakeup()
+    producer, found, read = store.producer(), [], threading.Semaphore(0)
+
+    def read_other():
+        for position in range(100):
+            while wait_for_more(shared, [other], [position], False, LONG_S) < 0:
+                pass
+            read.release()
+
+    def wait():
+        begun_s = time.monotonic()
+        while (index := wait_for_more(shared, [log], [0], False, LONG_S)) < 0:
+            found.append(time.monotonic() - begun_s)
+        found.append(index)
+
+    threads = [threading.Thread(target=call) for call in (read_other, wait)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        producer.append("many", 32, [b"a"])
+        read.acquire()
+    producer.append("many", 0, [b"a"])
+    for thread in threads:
+        thread.join()
+    assert found.pop() == 0
+    assert len(found) <= sum(found[-1:])  # No more than one a second.
+
+
 def test_readers_that_are_held_back_sleep_on(topic, tail):
     partition = topic.partition("t", 0)
     partition.hold_readers(0)
