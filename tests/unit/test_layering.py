@@ -11,6 +11,7 @@ inside functions and under TYPE_CHECKING count.
 """
 
 import ast
+import functools
 import re
 from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
@@ -318,10 +319,15 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 # Public, although they begin with an underscore.
 PUBLIC = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
 FACES = {"eoslog", "eoslog.__main__"}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The modules, parsed."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def table() -> dict[str, set[str]]:
@@ -343,7 +349,7 @@ def room_of(module: str) -> str:
 def imported(name: str) -> set[str]:
     """The modules of ours that a module imports."""
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -457,10 +463,10 @@ def is_own(value: ast.expr) -> bool:
 
 def test_no_room_reads_what_another_keeps_to_itself():
     own: dict[str, set[str]] = defaultdict(set)
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         own[room_of(name)] |= defined(tree)
     found: Counter[str] = Counter()
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and is_private(node.attr):
                 if node.attr not in own[room_of(name)] and not is_own(node.value):
@@ -478,7 +484,7 @@ def test_no_class_is_continued_in_another_file():
     bases: dict[str, set[str]] = defaultdict(set)
     homes: dict[str, str] = {}
     free = set()
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 homes[node.name] = name
