@@ -193,6 +193,11 @@ int fdatasync(int fd) {
     return sync_fails(fd) ? -1 : real(fd);
 }
 
+int syncfs(int fd) {
+    REAL(syncfs);
+    return sync_fails(fd) ? -1 : real(fd);
+}
+
 int rename(const char *from, const char *to) {
     REAL(rename);
     return fails(RENAME, to) ? -1 : real(from, to);

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from power_loss.disk_trace import (
+    ALL_SYNCED,
     BEGUN,
     CREATED,
     FOLDER,
@@ -116,6 +117,10 @@ class Disk:
                 file.sync()
         elif event.kind == SYNCED:
             self._sync(event)
+        elif event.kind == ALL_SYNCED:
+            for file in self._files.values():
+                file.sync()
+            self._keep(self.changes)
         elif event.kind == CREATED:
             self._name(event.first, self._file(event.inode))
         elif event.kind == FOLDER:
@@ -171,6 +176,10 @@ class Disk:
         kept = _with_earlier(
             self.changes, lambda change: any(one is folder for one, _, _ in change.entries)
         )
+        self._keep(kept)
+
+    def _keep(self, kept: list[Change]) -> None:
+        """Have changes on the disk for good."""
         for change in kept:
             for one, name, entry in change.entries:
                 _enter(one.synced, name, entry)

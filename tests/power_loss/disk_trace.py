@@ -16,6 +16,7 @@ SOURCE = Path(__file__).with_name("disk_trace.c")
 NUMBERS = struct.Struct("<4Q")
 
 BEGUN, CREATED, FOLDER, REMOVED, RENAMED, MOVED, SIZED, WRITTEN, SYNCED, MARK = "bcdurvswym"
+ALL_SYNCED = "a"
 
 
 class Event(NamedTuple):

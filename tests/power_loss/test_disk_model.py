@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from power_loss.disk_model import SECTOR_BYTES, Disk, PowerCut
 from power_loss.disk_trace import (
+    ALL_SYNCED,
     BEGUN,
     CREATED,
     MOVED,
@@ -87,3 +88,11 @@ def test_a_later_change_of_a_name_brings_the_earlier_ones():
     events += [Event(RENAMED, 1, 0, b"b", b"c")]
     names = {tuple(name for name, _ in files) for files in left(events)}
     assert names == {(), ("a",), ("b",), ("c",)}
+
+
+def test_a_sync_of_the_file_system_is_one_of_every_file_and_name():
+    events = [BEGIN, Event(FOLDER_MADE, 0, 0, b"folder", b""), created(1, "folder/a")]
+    events += [written(1, OLD), Event(ALL_SYNCED, 0, 0, b"", b"")]
+    assert left(events) == {(("folder/a", OLD),)}
+    contents = {dict(files)["folder/a"] for files in left([*events, written(1, NEW)])}
+    assert {OLD, NEW} < contents

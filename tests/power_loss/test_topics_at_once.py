@@ -1,0 +1,73 @@
+"""Many topics are created with one sync of the file system: a cut leaves all of them, or none."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from power_loss import disk_trace
+from power_loss.disk_model import Disk, PowerCut
+from power_loss.disk_trace import ALL_SYNCED, MARK
+
+import eoslog
+
+pytestmark = pytest.mark.crash
+
+TOPICS = {f"topic-{number}": 2 for number in range(30)}
+STATES = 60
+
+
+def test_a_cut_leaves_all_topics_or_none(tmp_path: Path):
+    library = disk_trace.build_library(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "power_loss.test_topics_at_once", tmp_path],
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    events = list(disk_trace.read(tmp_path / "trace"))
+    created = next(at for at, one in enumerate(events) if one.kind == MARK)
+    assert any(one.kind == ALL_SYNCED for one in events[:created])
+    found = set()
+    for number in range(STATES):
+        noise = random.Random(number)
+        # Half of them in the midst of the creation.
+        moment = noise.randint(1, created) if number % 2 else created
+        disk = Disk()
+        for event in events[:moment]:
+            disk.take(event)
+        cut = PowerCut(disk, noise)
+        path = tmp_path / f"cut-{number}"
+        path.mkdir()
+        cut.write(path, cut.draw())
+        with eoslog.open(path) as store:
+            topics = {name: topic.partitions for name, topic in store.topics().items()}
+            assert topics in ({}, TOPICS)
+            assert topics or moment < created
+            assert store.verify() == []
+            for name in topics:
+                store.producer().append(name, partition=1, values=[b"value"])
+        found.add(bool(topics))
+    assert found == {True, False}
+
+
+def main(root: str) -> None:
+    path = Path(root, "store")
+    eoslog.open(path, create=True).close()
+    store = eoslog.open(path)
+    disk_trace.begin(path, Path(root, "trace"))
+    store.create_topics(TOPICS)
+    disk_trace.mark(created=True)
+    disk_trace.end()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
