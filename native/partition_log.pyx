@@ -196,10 +196,14 @@ cdef Status log_reopen_active(PartitionLog* log, Fault* out) noexcept nogil:
 
 cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
     cdef int64_t first_base_offset
+    cdef uint64_t inode = segment.inode
     cdef Status status
     open_files_make_room()
     file_owner_enter(&log.files)
     status = segment_reopen_file(segment, log.directory, out)
+    if status == STATUS_OK and segment.inode != inode:
+        # Who put it there may have died before it synced the name.
+        log.directory_unsynced = True
     if status != STATUS_IO or out.os_errno != ENOENT:
         return status
     # Looked at now: a file goes after the page says so.
@@ -249,7 +253,8 @@ cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noex
             log_fail(log, error)
             return False
         segment.unsynced = False
-    if segment.active:
+    # Also one that another process ended, while the one after it could not be opened here.
+    if segment.active or segment == log_active(log):
         return segment_close_file(segment)
     segment_unload(segment)
     return True

@@ -594,12 +594,14 @@ cdef Status segment_reopen_file(
 ) noexcept nogil:
     """Have the file of a segment whose file was closed, and its mappings, as they were.
 
-    While it held no batch another file may have taken its name, which becomes the segment's. The
-    descriptor is set last: who finds one, without the log's segments_lock, has the rest.
+    While it held no batch another file may have taken its name, which becomes the segment's: a
+    staged one, mostly. The descriptor is set last: who finds one, without the log's segments_lock,
+    has the rest.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
+    cdef int64_t names = 1
     cdef uint64_t device = 0
     cdef uint64_t inode = 0
     cdef int fd = -1
@@ -617,6 +619,8 @@ cdef Status segment_reopen_file(
         error = eos_file_bytes(fd, &file_bytes, &modified_ms)
     if error == 0:
         error = eos_identity_of(fd, &device, &inode)
+    if error == 0:
+        error = eos_count_names(fd, &names)
     if error == 0 and segment.used_bytes > 0 and (
             device != segment.device or inode != segment.inode or file_bytes < segment.used_bytes):
         close_fd(fd)
@@ -632,6 +636,9 @@ cdef Status segment_reopen_file(
         if fd >= 0:
             close_fd(fd)
         return io_fault(out, error, "a segment file could not be opened again")
+    segment.linked = names > 1
+    segment.device = device
+    segment.inode = inode
     open_files_count(1)
     store_release_32(<int32_t*>&segment.fd, fd)
     return STATUS_OK

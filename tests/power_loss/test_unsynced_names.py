@@ -1,26 +1,34 @@
-"""A process dies before it synced the name of a segment: the next one has the name synced."""
+"""A process dies before it synced the name of a segment: another one has the name synced."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from other_process import OtherProcess
 from partition_files import TOPIC, PartitionFiles
 from power_loss import disk_trace
 from power_loss.disk_trace import SYNCED
 from reference_model import batch_codec as codec
+from staged_jobs import APP
+
+import eoslog
 
 pytestmark = pytest.mark.crash
 
 
-def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records(tmp_path: Path):
+@pytest.mark.parametrize("work", ["recovery", "adoption"])
+def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records(
+    tmp_path: Path, work: str
+):
     """Else a power cut takes a file whose content was synced, and with it what was promised."""
     library = disk_trace.build_library(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "power_loss.test_unsynced_names", tmp_path],
+        [sys.executable, "-m", "power_loss.test_unsynced_names", work, tmp_path],
         env=os.environ | {"LD_PRELOAD": str(library)},
         cwd=Path(__file__).parents[1],
         capture_output=True,
@@ -33,7 +41,7 @@ def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records
     assert synced == [f"{TOPIC}-0"]
 
 
-def main(root: str) -> None:
+def recovery(root: str) -> None:
     """The trace is that of the first flush after the recovery."""
     files = PartitionFiles(Path(root, "log"))
     log = files.open()
@@ -49,5 +57,43 @@ def main(root: str) -> None:
     disk_trace.end()
 
 
+def adoption(root: str) -> None:
+    """The empty segment's file is closed when a staged one takes its name."""
+    path = Path(root, "store")
+    with eoslog.open(path, create=True) as store:
+        store.create_topic(TOPIC, partitions=64)
+    code = f"""
+import eoslog
+from eoslog.staging import pending_jobs, staged_job
+from eoslog.staging.staged_writer import StagedWriter
+staged_job.WHOLE_FILE_BYTES_MIN = 0
+adopt_files = pending_jobs.adopt_files
+pending_jobs.adopt_files = lambda *given, **named: (
+    adopt_files(*given, **named | {{"sync": False}}), say("adopted"), wait())
+writer = StagedWriter({str(path)!r}, {APP!r}, "run", "0", partitions={{{TOPIC!r}: 64}})
+writer.append({TOPIC!r}, 0, [b"staged"])
+message = writer.close()
+with eoslog.open({str(path)!r}) as store:
+    wait()
+    store.commit_staged({APP!r}, 0, [message])
+"""
+    with OtherProcess(code) as other:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (96, allowed[1]))
+        store = eoslog.open(path)
+        for number in range(64):
+            store.partition(TOPIC, number).flush()
+        other.tell()
+        assert other.hear() == "adopted"
+        other.kill()
+        partition = store.partition(TOPIC, 0)
+        assert partition.log_end_offset == 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        disk_trace.begin(path, Path(root, "trace"))
+        partition.flush()
+        disk_trace.end()
+        os._exit(0)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"recovery": recovery, "adoption": adoption}[sys.argv[1]](sys.argv[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -246,5 +247,92 @@ def test_a_partition_in_use_stays_open(path):
                 producer.append("t", partition=number, values=[b"one"])
                 producer.append("t", partition=0, values=[b"again"])
                 assert [name for name in open_logs() if "/t-0/" in name], number
+
+    in_a_child(work)
+
+
+def test_a_segment_that_was_ended_elsewhere_is_opened_again(path):
+    """The next one could not be opened; then its own file was closed, as that of the last one."""
+    code = f"""
+import eoslog
+store = eoslog.open({str(path)!r}, durability="process")
+wait()
+producer = store.producer()
+for number in range(8):
+    producer.append("t", partition=0, values=[b"%d" % number + b"." * 900])
+say("rolled")
+wait()
+store.close()
+"""
+
+    def work():
+        other = OtherProcess(code)
+        with files_allowed(FILES), eoslog.open(path, durability="process") as store:
+            store.producer().append("t", partition=0, values=[b"first"])
+            other.tell()
+            assert other.hear() == "rolled"
+            taken = []
+            with pytest.raises(eoslog.errors.StoreError, match="Too many open files"):
+                with suppress(OSError):
+                    while True:
+                        taken.append(os.dup(0))
+                store.partition("t", 0).log_end_offset  # noqa: B018
+            for descriptor in taken:
+                os.close(descriptor)
+            for number in range(1, PARTITIONS):
+                store.producer().append("t", partition=number, values=[b"."])
+            assert not [name for name in open_logs() if "/t-0/" in name]
+            append_to_all(store, [b"second"])
+            append_to_all(store, [b"third"])
+            values = everything(store)[0]
+            assert [value.rstrip(b".") for value in values] == [
+                b"first",
+                *(b"%d" % number for number in range(8)),
+                *(b"second", b"third"),
+            ]
+            other.tell()
+            other.end()
+            assert store.verify() == []
+
+    in_a_child(work)
+
+
+def test_a_staged_file_that_became_an_empty_segment_takes_nothing_more(path):
+    """It has its other name still: who opens the file again sees that."""
+    code = f"""
+from eoslog.staging import staged_job
+staged_job.WHOLE_FILE_BYTES_MIN = 0
+import eoslog
+from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_writer import StagedWriter
+path = {str(path)!r}
+writer = StagedWriter(path, "app", "run", "0", partitions={{"t": {PARTITIONS}}})
+writer.append("t", 0, [b"staged"] * 3)
+message = writer.close()
+store = eoslog.open(path, durability="process")
+StagedCommits.clear_leftovers = lambda *_: None
+wait()
+store.commit_staged("app", 0, [message])
+say("adopted")
+wait()
+os._exit(0)
+"""
+
+    def work():
+        other = OtherProcess(code)
+        with files_allowed(FILES), eoslog.open(path, durability="process") as store:
+            for number in range(PARTITIONS):
+                store.partition("t", number)
+            assert not [name for name in open_logs() if "/t-0/" in name]
+            other.tell()
+            assert other.hear() == "adopted"
+            (adopted,) = path.glob("t-0/*.log")
+            staged = adopted.stat()
+            assert staged.st_nlink == 2
+            store.producer().append("t", partition=0, values=[b"own"])
+            assert adopted.stat().st_size == staged.st_size
+            assert everything(store)[0] == [b"staged"] * 3 + [b"own"]
+            other.tell()
+            other.end()
 
     in_a_child(work)
