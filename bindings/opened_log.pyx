@@ -33,7 +33,7 @@ from eoslog.native.control_page cimport (
     control_unlock, control_want,
 )
 from eoslog.native.log_close cimport log_detach
-from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
+from eoslog.native.log_follow cimport log_attach, log_attach_lock
 from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
@@ -41,8 +41,8 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
-    SegmentFile, deleted_segments_free, log_add_segment, log_end, log_enter_files, log_failure,
-    log_free, log_init, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
+    SegmentFile, deleted_segments_free, log_end, log_enter_files, log_failure, log_free,
+    log_init, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport (
@@ -262,24 +262,16 @@ cdef class OpenedLog:
         return found, names
 
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1:
-        cdef list found
         cdef SegmentFile* files
         cdef Fault fault
         cdef Status status
-        cdef int32_t count
-        cdef Py_ssize_t index
+        cdef int32_t count = 0
         found, names = self._files_found()
         for name in names:
             if name.endswith(_LEFTOVER_SUFFIXES) or (
                     name.endswith(_DERIVED_SUFFIXES) and name[:20] + ".log" not in names):
                 os.unlink(os.path.join(self.path, name))
-        count = <int32_t>len(found)
-        files = <SegmentFile*>malloc((count + 1) * sizeof(SegmentFile))
-        if files == NULL:
-            raise errors.OutOfMemoryError(f"{count} segments")
-        for index in range(count):
-            files[index].base_offset = found[index][0]
-            files[index].file_bytes = found[index][1]
+        files = native_files(found, &count)
         self._fault_init(&fault)
         if not clean:
             recovery_point = max(recovery_point, self._synced_this_boot)
@@ -300,7 +292,8 @@ cdef class OpenedLog:
         """Attach to what other processes have open; none appends, rolls or deletes meanwhile."""
         cdef Fault fault
         cdef Status status
-        cdef int64_t first, active
+        cdef SegmentFile* files = NULL
+        cdef int32_t count = 0
         cdef bint is_attached = False
         self._fault_init(&fault)
         with nogil:
@@ -310,18 +303,12 @@ cdef class OpenedLog:
         if status != STATUS_OK:
             self._raise(status, &fault)
         try:
-            log_forget_segments(&self._log)
-            first = control_load(&self._log.page.first_base_offset)
-            active = control_load(&self._log.page.active_base_offset)
-            for base_offset, file_bytes in self._files_found()[0]:
-                if first <= base_offset <= active and status == STATUS_OK:
-                    status = log_add_segment(&self._log, base_offset, file_bytes)
-            if status == STATUS_OK and self._log.segment_count == 0:
-                raise errors.CorruptRecordError(self.path, 0, "the partition's segments are gone")
-            if status == STATUS_OK:
-                status = log_attach(&self._log, self._checkpoint, &fault)
+            files = native_files(self._files_found()[0], &count)
+            with nogil:
+                status = log_attach(&self._log, files, count, self._checkpoint, &fault)
             is_attached = status == STATUS_OK
         finally:
+            free(files)
             self._log.closed = not is_attached
             pthread_mutex_unlock(&self._log.view_lock)
             control_unlock(self._log.page)
@@ -664,6 +651,19 @@ cdef class OpenedLog:
     def snapshots(self):
         """Offsets of the .snapshot files, in order."""
         return snapshot_offsets(self.path)
+
+
+cdef SegmentFile* native_files(list found, int32_t* count) except NULL:
+    """What was found of each segment, as (base offset, bytes); the caller frees it."""
+    cdef SegmentFile* files = <SegmentFile*>malloc(
+        <size_t>(len(found) + 1) * sizeof(SegmentFile))
+    if files == NULL:
+        raise errors.OutOfMemoryError(f"{len(found)} segments")
+    for base_offset, file_bytes in found:
+        files[count[0]].base_offset = base_offset
+        files[count[0]].file_bytes = file_bytes
+        count[0] += 1
+    return files
 
 
 cdef class LogOpening:

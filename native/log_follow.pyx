@@ -25,8 +25,8 @@ from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
-    log_active, log_add_segment, log_drop_segments, log_note_end, log_publish, log_unload_idle,
-    pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
+    SegmentFile, log_active, log_add_segment, log_drop_segments, log_note_end, log_publish,
+    log_unload_idle, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
@@ -178,20 +178,19 @@ cdef Status take_in(
     return STATUS_OK
 
 
-cdef void log_forget_segments(PartitionLog* log) noexcept nogil:
-    """Before the log is attached to again: nothing of it is known here. The caller holds view_lock.
+cdef void forget_segments(PartitionLog* log) noexcept nogil:
+    """Before the log is attached to again: nothing of it is known here. The caller holds view_lock
+    and segments_lock.
     """
     cdef Segment* segment
     cdef int32_t index
     log.producers_unknown = True
-    pthread_mutex_lock(&log.segments_lock)
     for index in range(log.segment_count):
         segment = log.segments[index]
         segment.retired = True
         if segment.references == 0:
             segment_retire(log, segment)
     log.segment_count = 0
-    pthread_mutex_unlock(&log.segments_lock)
 
 
 cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
@@ -277,38 +276,72 @@ cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Status log_attach(PartitionLog* log, int64_t checkpoint, Fault* out) noexcept nogil:
+cdef Status log_attach(
+    PartitionLog* log, const SegmentFile* files, int32_t file_count, int64_t checkpoint, Fault* out
+) noexcept nogil:
     """Take up a log that other processes have open: its segments are listed, the last one is
-    mapped. The caller holds the lock; producers are restored later. If a writer died, what he left
-    is repaired. Below `checkpoint` everything is synced, index files too.
+    mapped. The caller holds the lock and view_lock; producers are restored later. If a writer died,
+    what he left is repaired. Below `checkpoint` everything is synced, index files too.
+
+    A reader, who takes segments_lock alone, finds the segments as they were or as they are.
     """
-    cdef Segment* active = log_active(log)
-    cdef int64_t end = active.base_offset
-    cdef int64_t file_bytes
-    cdef int32_t index
+    cdef int64_t end = 0
+    cdef int64_t file_bytes = 0
     cdef Status status
+    pthread_mutex_lock(&log.segments_lock)
+    forget_segments(log)
+    status = attach_segments(log, files, file_count, checkpoint, &end, &file_bytes, out)
+    log.closed = status != STATUS_OK
+    pthread_mutex_unlock(&log.segments_lock)
+    if status != STATUS_OK:
+        return status
+    if control_flag(&log.page.sequence) & 1:
+        return end_repair(log, end, file_bytes, out)
+    log_note_end(log, end)
+    return STATUS_OK
+
+
+cdef Status attach_segments(
+    PartitionLog* log, const SegmentFile* files, int32_t file_count, int64_t checkpoint,
+    int64_t* end, int64_t* file_bytes, Fault* out,
+) noexcept nogil:
+    """List the segments that the page names, and map the last one up to the published end. The
+    caller holds segments_lock.
+    """
+    cdef int64_t first = control_load(&log.page.first_base_offset)
+    cdef int64_t active_base = control_load(&log.page.active_base_offset)
+    cdef Segment* active
+    cdef int32_t index
+    cdef Status status = STATUS_OK
+    for index in range(file_count):
+        if first <= files[index].base_offset <= active_base and status == STATUS_OK:
+            status = log_add_segment(log, files[index].base_offset, files[index].file_bytes)
+    if status != STATUS_OK:
+        return status
+    if log.segment_count == 0:
+        return fault(out, STATUS_CORRUPT, "the partition's segments are gone", first, 0)
+    active = log_active(log)
     active.active = True
     status = segment_load(active, log.directory, True, &log.options.segment, out)
     if status != STATUS_OK:
         return status
-    if active.base_offset != control_load(&log.page.active_base_offset):
+    if active.base_offset != active_base:
         return fault(out, STATUS_CORRUPT, "the active segment's file is gone",
-                     control_load(&log.page.active_base_offset), active.base_offset)
-    file_bytes = active.reserved_bytes
+                     active_base, active.base_offset)
+    end[0] = active.base_offset
+    file_bytes[0] = active.reserved_bytes
     if control_flag(&log.page.sequence) & 1:
         segment_begin_anew(active)
-        status = take_in(log, file_bytes, control_load(&log.page.log_end_offset), &end, out)
+        status = take_in(log, file_bytes[0], control_load(&log.page.log_end_offset), end, out)
     else:
         active.used_bytes = control_load(&log.page.active_valid_bytes)
         active.reserved_bytes = control_load(&log.page.active_reserved_bytes)
-        status = segment_index_active(active, &log.options.segment, &end, out)
+        status = segment_index_active(active, &log.options.segment, end, out)
     if status == STATUS_OK and active.used_bytes == 0:
-        end = control_load(&log.page.log_end_offset)
-    if status == STATUS_OK and end != control_load(&log.page.log_end_offset):
+        end[0] = control_load(&log.page.log_end_offset)
+    if status == STATUS_OK and end[0] != control_load(&log.page.log_end_offset):
         status = fault(out, STATUS_CORRUPT, "the log ends elsewhere than its page says",
-                       control_load(&log.page.log_end_offset), end)
-    if status != STATUS_OK:
-        return status
+                       control_load(&log.page.log_end_offset), end[0])
     # Whose bytes were synced is not known here, but for those below the recovery point; whose index
     # files were, but for those below a checkpoint's.
     for index in range(log.segment_count - 1):
@@ -317,7 +350,4 @@ cdef Status log_attach(PartitionLog* log, int64_t checkpoint, Fault* out) noexce
         log.segments[index].indexes_unsynced = log.segments[index + 1].base_offset > checkpoint
     active.unsynced = True
     log.directory_unsynced = True
-    if control_flag(&log.page.sequence) & 1:
-        return end_repair(log, end, file_bytes, out)
-    log_note_end(log, end)
-    return STATUS_OK
+    return status

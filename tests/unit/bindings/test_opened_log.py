@@ -1,5 +1,6 @@
 """What the engine asks for in the middle of a call: a producer's row, or to be reattached."""
 
+import os
 import threading
 
 import pytest
@@ -199,3 +200,27 @@ def test_a_reattaching_that_failed_is_done_again(shared):
     rows = Rows(lagging)
     assert append(lagging, 1, 0).base_offset == log.log_end_offset - 1
     assert rows.reattached == 1
+
+
+def test_a_reader_never_meets_a_log_without_segments(shared, monkeypatch):
+    """Offsets that are in the log stay so while another thread reattaches it."""
+    log, lagging = shared.open(), shared.open()
+    fall_behind(log)
+    Rows(lagging).reattach()
+    found = []
+    listdir = os.listdir
+
+    def read():
+        found.append(lagging.fetch_records(lagging.log_start_offset))
+
+    def read_in_between(path):
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(10)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", read_in_between)
+    lagging.reattach()
+    ((records, next_offset),) = found
+    assert [record.offset for record in records] == [next_offset - 1]
+    assert next_offset == log.log_end_offset
