@@ -373,7 +373,7 @@ cdef Status log_acquire(
         # The topic, by any process. If it was created again, the files may be those of the new one.
         pthread_mutex_unlock(&log.segments_lock)
         return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
-    if status == STATUS_IO and out.os_errno == ENOENT and (
+    if (status == STATUS_FELL_BEHIND or status == STATUS_IO and out.os_errno == ENOENT) and (
             offset < control_load(&log.page.log_start_offset)):
         # Another process deleted it.
         status = fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log any more",

@@ -1,12 +1,15 @@
-"""A call of many batches whose process stands still between two of them, while others go on."""
+"""A call whose process stands still in the middle of it, while others go on."""
 
 import signal
 import threading
 import time
 from os import kill
+from pathlib import Path
 
 import pytest
+from c_library import built_library
 from other_process import OtherProcess
+from staged_jobs import quick_directory
 
 import eoslog
 from eoslog.store.store import parts_of
@@ -100,3 +103,43 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
                 kept += [int(one.value) for one in records if one.value[:1] == b"0"]
         assert kept == list(range(kept[0], RECORDS))
         assert kept[0] > 0
+
+
+READER = """
+import ctypes, resource
+import eoslog
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+store = eoslog.open({path!r}, durability="process")
+store.partition("t", 0).flush()
+for number in range(1, 30):
+    store.partition("t", number)
+consumer = store.consumer()
+consumer.assign([eoslog.TopicPartition("t", 0)])
+ctypes.CDLL(None).stop_at_opening(b"/t-0/0000")
+say("closed")
+say([record.value for record in consumer.poll(0)])
+"""
+
+
+def test_what_is_deleted_before_its_file_is_opened_again_is_out_of_range(tmp_path, monkeypatch):
+    """The reader goes on where the log begins now."""
+    library = built_library(Path(__file__).with_name("stopped_opening.c"), tmp_path)
+    with (
+        quick_directory(tmp_path) as folder,
+        eoslog.open(folder / "store", create=True, durability="process") as store,
+    ):
+        store.create_topic("t", partitions=30)
+        partition = store.partition("t", 0)
+        partition.append_columns([b"old"])
+        with monkeypatch.context() as patched:
+            patched.setenv("LD_PRELOAD", str(library))
+            other = OtherProcess(READER.format(path=str(store.path)))
+        with other:
+            assert other.hear() == "closed"
+            while ") T " not in Path(f"/proc/{other.pid}/stat").read_text():
+                time.sleep(0.01)
+            partition.roll()
+            partition.append_columns([b"new"])
+            partition.delete_segments(1)
+            kill(other.pid, signal.SIGCONT)
+            assert other.hear() == "[b'new']"
