@@ -168,36 +168,49 @@ class GroupLog:
         self, partition: Partition, standing_still: Callable[[], AbstractContextManager[object]]
     ) -> int:
         """Write again what still holds in the sealed segments of a partition. Returns the offset up
-        to which segments may be deleted: the copies are synced. None may while a transaction is
-        open in the partition.
+        to which segments may be deleted: the copies are synced. Those stay that have records of
+        open transactions, or an offset that an open transaction is to replace.
 
         `standing_still` gives a block in which no transaction moves. Raises StoreFullError or
         StoreFailedError.
         """
-        upper_bound = partition.active_base_offset
+        groups = self.of(partition.partition)
         bytes_before = partition.size_bytes
-        with standing_still():
-            if not self.write_again(partition.partition, upper_bound):
+        with standing_still(), self.writing(groups):
+            bases = [base for base, _ in partition.segment_sizes()]
+            bound = self._settled_below(groups, partition.active_base_offset)
+            upper_bound = max((base for base in bases if base <= bound), default=0)
+            if upper_bound <= bases[0] or not self.write_again(groups.number, upper_bound):
                 return 0  # Tried again after the next append.
         live_bytes = partition.size_bytes - bytes_before
         partition.flush()
         # The batches of transactions' producers go with the segments.
         partition.producer_state.save_copies()
         self.index.rows.write_live_bytes(partition.topic_partition, live_bytes)
-        return min(upper_bound, partition.last_stable_offset)
+        return upper_bound
+
+    def _settled_below(self, groups: GroupPartition, upper_bound: int) -> int:
+        """Return the offset, at most the given one, below which no record is of an open
+        transaction, nor an offset that one is to replace.
+        """
+        with self.caught_up(groups) as state:
+            if groups.applied_offset < groups.partition.log_end_offset:
+                return 0  # A staged job is being adopted.
+            stable_end = groups.partition.last_stable_offset
+            return min(upper_bound, stable_end, *state.offsets_to_replace())
 
     def write_again(self, number: int, upper_bound: int) -> bool:
         """Append, unsynced, a copy of what holds of groups and stands below an offset.
 
-        Returns False, and writes nothing, while a transaction is open in the partition: a copy
-        counts as written later than a pending offset of it, and must not win over it. The caller
-        keeps transactions still.
+        Returns False, and writes nothing, where a transaction that is open in the partition is to
+        replace some of it: a copy counts as written later than the pending offset, and must not win
+        over it. The caller keeps transactions still.
         """
         groups = self.of(number)
         with self.writing(groups):
+            if self._settled_below(groups, upper_bound) < upper_bound:
+                return False
             with self.caught_up(groups) as state:
-                if groups.partition.open_transactions():
-                    return False
                 old = [
                     GroupRecord(OffsetKey(group, where), written.value)
                     for group in state.groups()

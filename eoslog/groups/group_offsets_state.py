@@ -107,6 +107,14 @@ class GroupOffsetsState:
         """The producer ids that have an offset pending for a partition of a group."""
         return frozenset(self._open.get(key.group, {}).get(key.topic_partition, ()))
 
+    def offsets_to_replace(self) -> Iterator[int]:
+        """The offsets of the committed records that open transactions are to replace."""
+        for group, pending in self._open.items():
+            for where in pending:
+                written = self.committed_at(OffsetKey(group, where))
+                if written is not None:
+                    yield written.record_offset
+
     def keys_of_group(self, group: str) -> list[OffsetKey]:
         """Return the keys of all offsets of a group, committed or pending; each once, sorted."""
         partitions = self._committed.get(group, {}).keys() | self._open.get(group, {}).keys()

@@ -189,18 +189,56 @@ def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
             assert opened.groups() == before
 
 
-def test_offsets_stay_as_they_are_while_a_transaction_is_open(store):
+@pytest.mark.parametrize("decide", ["commit_transaction", "abort_transaction"])
+def test_offsets_stay_as_they_are_while_a_transaction_is_open(store, tmp_path, decide):
+    """The one that it is to replace is not copied: the copy would count as written later."""
+    pending, idle = (eoslog.TopicPartition("t", number) for number in range(2))
+    store.consumer(group="busy").commit({idle: 7})
     commit_offsets(store, "busy", 400)
-    where = eoslog.TopicPartition("t", 0)
     made = producer(store, "one")
     made.begin_transaction()
-    made.send_offsets_to_transaction({where: 1000}, "busy")
+    made.send_offsets_to_transaction({pending: 1000}, "busy")
     made.flush()
     partition = offsets_partition(store, "busy")
-    assert parts_of(store).files.compact(partition) == 0
-    made.commit_transaction()
     assert parts_of(store).files.compact(partition) > 0
-    assert store.groups()["busy"][where].offset == 1000
+    for number in range(400):
+        store.consumer(group="busy").commit({idle: number})
+    end = partition.log_end_offset
+    assert parts_of(store).files.compact(partition) == 0
+    assert partition.log_end_offset == end  # Nothing is copied that no segment goes for.
+    assert store.groups()["busy"][pending].offset == 399
+    getattr(made, decide)()
+    wanted = {pending: 1000 if decide == "commit_transaction" else 399, idle: 399}
+    assert parts_of(store).files.compact(partition) > 0
+    for lost in (False, True):
+        copy = tmp_path / f"copy-{lost}"
+        shutil.copytree(store.path, copy)
+        if lost:
+            shutil.rmtree(copy / "state" / "lmdb")
+        with eoslog.open(copy, durability="process") as opened:
+            assert {where: one.offset for where, one in opened.groups()["busy"].items()} == wanted
+
+
+def test_transactions_that_are_always_open_do_not_keep_offsets_of_groups(store):
+    """Each has its offset pending at any look, and they overlap."""
+    made = [producer(store, f"id-{number}") for number in range(2)]
+    partition = offsets_partition(store, "busy")
+    sizes = []
+    for number in range(1200):
+        one = made[number % 2]
+        if number > 1:
+            one.commit_transaction()
+        one.begin_transaction()
+        where = eoslog.TopicPartition("t", number % 2)
+        one.send_offsets_to_transaction({where: number}, "busy")
+        one.flush()
+        if number % 100 == 99:
+            parts_of(store).files.compact(partition)
+            sizes.append(partition.size_bytes)
+    assert max(sizes) < 3 * SEGMENT_BYTES
+    for one in made:
+        one.commit_transaction()
+    assert {one.offset for one in store.groups()["busy"].values()} == {1198, 1199}
 
 
 def test_a_full_segment_is_compacted_in_the_background(tmp_path, small_segments):
