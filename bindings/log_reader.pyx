@@ -269,21 +269,13 @@ cdef class LogReader(OpenedLog):
 
     def scan_headers(self, Py_ssize_t offset=0, Py_ssize_t upper_bound=-1):
         """Walk the batch headers from `offset` on: (batches, records, offset after the last)."""
-        cdef int64_t batch_count = 0
-        cdef int64_t record_count = 0
-        cdef int64_t next_offset = offset
-        cdef int64_t bound
-        cdef Fault fault
-        cdef Status status
-        self._check_open()
-        bound = self._bound(upper_bound, False)
-        self._fault_init(&fault)
-        with nogil:
-            status = scan_headers(
-                &self._log, offset, bound, &batch_count, &record_count, &next_offset, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, next_offset)
-        return batch_count, record_count, next_offset
+        return scan(self, offset, upper_bound)[:3]
+
+    def highest_leader_epoch(self):
+        """The highest leader epoch of a batch: 0 of eoslog's own, -1 if there is no batch. Reads
+        all headers.
+        """
+        return scan(self, self.log_start_offset, -1)[3]
 
     def holes(self, Py_ssize_t shown_max):
         """The Holes of the log from its beginning on, the first `shown_max` by themselves."""
@@ -358,3 +350,26 @@ cdef tuple copied_cells(
         with nogil:
             fetch_copy(cells, count, data_at, validity_at)
     return data.base, None if validity is None else validity.base
+
+
+cdef tuple scan(LogReader reader, int64_t offset, Py_ssize_t upper_bound):
+    """Return how many batches and records there are, the offset after them, and the highest leader
+    epoch.
+    """
+    cdef int64_t batch_count = 0
+    cdef int64_t record_count = 0
+    cdef int64_t next_offset = offset
+    cdef int32_t leader_epoch = -1
+    cdef int64_t bound
+    cdef Fault fault
+    cdef Status status
+    reader._check_open()
+    bound = reader._bound(upper_bound, False)
+    reader._fault_init(&fault)
+    with nogil:
+        status = scan_headers(
+            &reader._log, offset, bound, &batch_count, &record_count, &next_offset, &leader_epoch,
+            &fault)
+    if status != STATUS_OK:
+        reader._raise_read(status, &fault, next_offset)
+    return batch_count, record_count, next_offset, leader_epoch

@@ -58,7 +58,7 @@ cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil
 cdef Status range_end_at_compressed(ReadRange* found, Fault* out) noexcept nogil
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
-    int64_t* record_count, int64_t* next_offset, Fault* out) noexcept nogil
+    int64_t* record_count, int64_t* next_offset, int32_t* leader_epoch, Fault* out) noexcept nogil
 cdef Status find_hole(
     PartitionLog* log, int64_t offset, int64_t* first, int64_t* upper_bound, Fault* out
 ) noexcept nogil

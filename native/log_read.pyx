@@ -490,9 +490,11 @@ cdef void fetch_copy(
 
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
-    int64_t* record_count, int64_t* next_offset, Fault* out,
+    int64_t* record_count, int64_t* next_offset, int32_t* leader_epoch, Fault* out,
 ) noexcept nogil:
-    """Walk the batch headers from `offset` on without looking at a record."""
+    """Walk the batch headers from `offset` on without looking at a record. `leader_epoch` is the
+    highest of them, -1 if there are none.
+    """
     cdef ReadRange found
     cdef int64_t position
     cdef BatchHeader header
@@ -500,6 +502,7 @@ cdef Status scan_headers(
     batch_count[0] = 0
     record_count[0] = 0
     next_offset[0] = offset
+    leader_epoch[0] = -1
     while True:
         status = read_open(log, next_offset[0], upper_bound, 0x7FFFFFFF, False, &found, out)
         if status == STATUS_OK:
@@ -511,6 +514,8 @@ cdef Status scan_headers(
             batch_header_load(found.data + position, &header)
             batch_count[0] += 1
             record_count[0] += header.record_count
+            if leader_epoch[0] < header.partition_leader_epoch:
+                leader_epoch[0] = header.partition_leader_epoch
             position += header.batch_bytes
         read_close(log, &found)
 

@@ -287,6 +287,7 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
             0,
         ),
         "scan_headers": (log.scan_headers, {"offset": 0, "upper_bound": -1}, 0),
+        "highest_leader_epoch": (log.highest_leader_epoch, {}, 0),
         "offset_for_timestamp": (
             log.offset_for_timestamp,
             {"timestamp_ms": 0, "upper_bound": -1},
