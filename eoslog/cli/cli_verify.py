@@ -1,7 +1,7 @@
 """`eoslog verify`: check a store against its logs; `--repair` cuts and rebuilds what may be."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from eoslog.errors import (
     LogClosedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.inspect.store_copy import copied_store
+from eoslog.inspect.store_copy import as_if_in, copied_store
 from eoslog.inspect.store_repair import Change, Refusal, StoreRepair
 from eoslog.storage.damage import UNREADABLE, problem_of
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
@@ -149,20 +149,8 @@ def rehearse_repair(path: Path, console: Console) -> Repair:
         torn, refused = repair.look_at_tails()
         if refused:
             return Repair(possible=repair.planned(torn), refused=refused)
-        with copied_store(path.absolute()) as copy, _as_if_in(path.absolute(), copy):
+        with copied_store(path.absolute()) as copy, as_if_in(path.absolute(), copy):
             return _moved(repair_store(copy, console), copy, path.absolute())
-
-
-@contextmanager
-def _as_if_in(path: Path, copy: Path) -> Iterator[None]:
-    """Have errors name the store and not its copy."""
-    try:
-        yield
-    except EoslogError as error:
-        error.args = tuple(
-            one.replace(str(copy), str(path)) if isinstance(one, str) else one for one in error.args
-        )
-        raise
 
 
 def _moved(repair: Repair, copy: Path, path: Path) -> Repair:

@@ -5,19 +5,21 @@ shares the blocks of copied files. Files with two names have two names in the co
 links are followed, so that nothing in the copy leads back to the store.
 """
 
+import errno
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eoslog.errors import StoreFullError
+from eoslog.errors import CorruptRecordError, EoslogError, StoreFullError
 from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.os_errors import named_os_errors
 
 _NAME_PREFIX = ".eoslog-copy-"
+_CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
@@ -31,10 +33,49 @@ def copied_store(root: Path) -> Iterator[Path]:
     try:
         copy = place / root.name
         with named_os_errors(f"copying {root} to {copy}"):
-            _Copy(place).directory(root, copy)
+            copy_store(root, copy)
         yield copy
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def as_if_in(path: Path, copy: Path) -> Iterator[None]:
+    """Have errors name the store and not its copy."""
+    try:
+        yield
+    except EoslogError as error:
+        error.args = tuple(
+            one.replace(str(copy), str(path)) if isinstance(one, str) else one for one in error.args
+        )
+        if isinstance(error, CorruptRecordError):
+            error.path = error.path.replace(str(copy), str(path))
+        raise
+
+
+def _no_file(path: Path) -> bool:
+    return False
+
+
+def _not_counted(bytes_copied: int) -> None:
+    pass
+
+
+def copy_store(
+    root: Path,
+    copy: Path,
+    *,
+    leaves_out: Collection[Path] = (),
+    may_link: Callable[[Path], bool] = _no_file,
+    count: Callable[[int], object] = _not_counted,
+) -> None:
+    """Copy the directory to one that is not there yet; its parent is.
+
+    Directories in `leaves_out` are not copied. Files for which `may_link` is True are linked where
+    the file system can do that. `count` is called with the size of each file that is there. Nothing
+    is synced. Raises StoreFullError or OSError.
+    """
+    _Copy(copy.parent, leaves_out, may_link, count).directory(root, copy)
 
 
 def _make_place(root: Path) -> str:
@@ -45,13 +86,24 @@ def _make_place(root: Path) -> str:
 
 
 class _Copy:
-    def __init__(self, place: Path) -> None:
+    def __init__(
+        self,
+        place: Path,
+        leaves_out: Collection[Path],
+        may_link: Callable[[Path], bool],
+        count: Callable[[int], object],
+    ) -> None:
         self._place = place
+        self._count = count
+        self._leaves_out = leaves_out
+        self._may_link = may_link
         self._names: dict[tuple[int, int], Path] = {}  # Of files with several names.
 
     def directory(self, source: Path, target: Path) -> None:
         target.mkdir()
         for path in sorted(source.iterdir()):
+            if path in self._leaves_out:
+                continue
             if path.is_dir():
                 self.directory(path, target / path.name)
             else:
@@ -68,9 +120,15 @@ class _Copy:
             os.mkfifo(target)
         if not stat.S_ISREG(found.st_mode):
             return
+        self._copy(source, target, found)
+        self._count(found.st_size)
+
+    def _copy(self, source: Path, target: Path, found: os.stat_result) -> None:
         older = self._names.setdefault((found.st_dev, found.st_ino), target)
         if older is not target:
             os.link(older, target)
+            return
+        if self._may_link(source) and _linked(source, target):
             return
         free = shutil.disk_usage(self._place).free
         if found.st_blocks * 512 > free:
@@ -81,3 +139,14 @@ class _Copy:
         with source.open("rb") as data, target.open("xb") as copy:
             copy_bytes(data.fileno(), copy.fileno(), found.st_size)
         shutil.copystat(source, target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Link a file; False where the file system cannot, or the file has too many names."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        return False
+    return True
