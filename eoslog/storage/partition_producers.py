@@ -16,6 +16,7 @@ the row is loaded (`incomplete`).
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -464,7 +465,7 @@ class PartitionProducers:
 
     def save_copies(self) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before a deletion."""
-        self._take_complete_snapshot()
+        self.take_complete_snapshot()
         self.persist()
 
     def save_copies_that_fit(self) -> int | None:
@@ -476,7 +477,7 @@ class PartitionProducers:
         """
         saved_up_to = -1
         try:
-            saved_up_to = self._take_complete_snapshot()
+            saved_up_to = self.take_complete_snapshot()
             self.persist()
         except StoreFullError:
             if self._rows_generation == self._rows.generation:
@@ -501,22 +502,24 @@ class PartitionProducers:
         ):
             return  # The process that opened the log has done it; or there are no producers.
         if not any(offset >= start for offset in self.log.snapshots()):
-            self._take_complete_snapshot()
+            self.take_complete_snapshot()
         if self.restored_from == "snapshot":
             self.persist()
 
-    def _take_complete_snapshot(self) -> int:
-        """Take a snapshot at the log's end and return its offset; -1 if the log is empty."""
-        return self._with_rows(self._snapshot_with_rows)
+    def take_complete_snapshot(self, *, sync: bool = True) -> int:
+        """Take a snapshot of all producers at the log's end, synced if `sync`, and return its
+        offset; -1 if the log is empty.
+        """
+        return self._with_rows(partial(self._snapshot_with_rows, sync))
 
-    def _snapshot_with_rows(self) -> int:
+    def _snapshot_with_rows(self, sync: bool) -> int:
         evicted = b""
         if self.log.evicted_producer_count:
             self._check_rows_whole()
             self._complete_rows()
             evicted = b"".join(row for _, row in self._all_rows())
         with named_os_errors(f"a snapshot of {self._topic_partition}"):
-            taken = self.log.take_snapshot(True, evicted, again=True)
+            taken = self.log.take_snapshot(sync, evicted, again=True)
         return -1 if taken is None else int(Path(taken).stem)
 
     def load(self, producer_id: int) -> None:

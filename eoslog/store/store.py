@@ -88,9 +88,15 @@ class Store:
         self._files = StoreFiles(path, config)
 
     def _open(
-        self, create: bool, durability: Durability | None, opened: Callable[["Store"], None]
+        self,
+        create: bool,
+        durability: Durability | None,
+        opened: Callable[["Store"], None],
+        *,
+        as_left: bool = False,
     ) -> Self:
-        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open.
+        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open. With
+        `as_left` no transaction is aborted, and nothing is done in the background.
 
         It returns itself, since a signal may arrive between the creation of the object and the
         assignment of the result.
@@ -126,6 +132,9 @@ class Store:
                 self._staged,
                 self._linger,
             )
+            if as_left:
+                self._checkpointer.stop()
+                self._files.transaction_recovery.leaves_open = True
             self._files.begin()
             self._files.topics.finish_deletions()
             if self._files.session.first:
@@ -800,6 +809,13 @@ def verify_counting(
 def abandon(store: Store) -> None:
     """Give a store up as the death of the process would: the next opening recovers it."""
     store._abandon()
+
+
+def open_as_left(path: Path, config: Mapping[str, object] | None, *, create: bool = False) -> Store:
+    """Open a store, as a rule a copy, without aborting the transactions that its last processes
+    left open; nothing is done in the background. Nothing is synced but by the close.
+    """
+    return Store(path, config)._open(create, "process", lambda _: None, as_left=True)
 
 
 class StoreParts(NamedTuple):

@@ -87,6 +87,7 @@ class TransactionRecovery:
     ) -> None:
         self._coordinator = coordinator
         self._warnings = RepeatedWarnings(_log)  # Of what is tried again.
+        self.leaves_open = False  # Transactions whose producers are gone stay open.
         coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
@@ -183,7 +184,7 @@ class TransactionRecovery:
             return
         try:
             with self._entries.locked(transactional_id) as entry:
-                if entry.state == ONGOING and not entry.prepared:
+                if entry.state == ONGOING and not (entry.prepared or self.leaves_open):
                     # By a later try, a producer may have begun another transaction of the id.
                     if entry.owner is None or not self._slots.alive(entry.owner):
                         self._coordinator.fence(entry, "its process is gone")
