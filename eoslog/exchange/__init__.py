@@ -1,0 +1,1 @@
+"""Kafka's own directories: what a broker's log directory holds besides its partitions."""
