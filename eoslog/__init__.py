@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from eoslog.staging.staged_writer import StagedWriter as StagedWriter
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
+    from eoslog.store.kafka_export import KafkaExport as KafkaExport
+    from eoslog.store.kafka_export import export_kafka as export_kafka
     from eoslog.store.opening import open as open
     from eoslog.store.process_loop import read_process_write as read_process_write
     from eoslog.store.store import Store as Store
@@ -69,6 +71,7 @@ _MODULES = {
     "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
     "GroupDescription": "eoslog.groups.group_coordinator",
     "HangingTransaction": "eoslog.transactions.transaction_admin",
+    "KafkaExport": "eoslog.store.kafka_export",
     "MemberDescription": "eoslog.groups.group_coordinator",
     "OffsetAndMetadata": "eoslog.groups.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer.consumer",
@@ -88,6 +91,7 @@ _MODULES = {
     "TransactionDescription": "eoslog.transactions.transaction_admin",
     "TransactionListing": "eoslog.transactions.transaction_admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
+    "export_kafka": "eoslog.store.kafka_export",
     "open": "eoslog.store.opening",
     "read_process_write": "eoslog.store.process_loop",
 }
@@ -100,6 +104,7 @@ __all__ = [
     "ConsumerGroupMetadata",
     "GroupDescription",
     "HangingTransaction",
+    "KafkaExport",
     "MemberDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -121,6 +126,7 @@ __all__ = [
     "TransactionalProducer",
     "__version__",
     "errors",
+    "export_kafka",
     "open",
     "read_process_write",
 ]

@@ -406,6 +406,12 @@ class FellBehindError(StoreError):
     partition = -1
 
 
+class ExportRefusedError(StoreError):
+    """The store cannot be exported as it is, or not to that place: the message says what is in the
+    way. Nothing was written.
+    """
+
+
 class StoreVersionError(StoreError):
     """The store was written by a newer eoslog: install that version or a newer one."""
 

@@ -6,6 +6,7 @@ How to use it in a test (`make_broker` and `broker` are fixtures; `make broker` 
     broker = make_broker(transaction_version=0)  # or with older transactions
     broker.create_topics({"t": 2}, config={"cleanup.policy": "compact"})
     broker.bootstrap_servers                     # for kafka-python's clients, or any others
+    broker = make_broker(logs=path)              # on a log directory that is there, not formatted
     broker.load(store_path)                      # a closed store's partitions replace the broker's
     broker.stop(); broker.kill(); broker.start() # `logs` is its log directory
     move_logs_into_store(broker.logs, store_path)  # the reverse: a stopped broker's into a store
@@ -56,11 +57,11 @@ _CHECKPOINTS = (
 )
 _CONFIG = """\
 process.roles=broker,controller
-node.id=1
+node.id={node_id}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
 log.dirs={logs}
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -133,16 +134,22 @@ class Broker:
         *,
         transaction_version: int | None = None,
         config: Mapping[str, Any] | None = None,
+        logs: Path | None = None,
+        node_id: int = 1,
     ) -> None:
-        self.logs = directory / "logs"
+        self.logs = logs or directory / "logs"
         self.port, controller_port = _free_ports(2)
         self._output = directory / "output.txt"
         self._config = directory / "server.properties"
         directory.mkdir(parents=True)
-        lines = _CONFIG.format(port=self.port, controller_port=controller_port, logs=self.logs)
+        lines = _CONFIG.format(
+            port=self.port, controller_port=controller_port, logs=self.logs, node_id=node_id
+        )
         lines += "".join(f"{name}={value}\n" for name, value in (config or {}).items())
         self._config.write_text(lines)
         self._process: subprocess.Popen[bytes] | None = None
+        if logs is not None:
+            return
         feature = (
             []
             if transaction_version is None

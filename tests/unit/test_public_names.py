@@ -22,6 +22,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "ConsumerGroupMetadata",
             "GroupDescription",
             "HangingTransaction",
+            "KafkaExport",
             "MemberDescription",
             "OffsetAndMetadata",
             "OffsetAndTimestamp",
@@ -43,6 +44,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "TransactionalProducer",
             "__version__",
             "errors",
+            "export_kafka",
             "open",
             "read_process_write",
         ]
