@@ -25,6 +25,10 @@ COMMANDS = {
         "eoslog.cli.cli_dump",
         "Print what the files of a partition hold, as Kafka's tool does.",
     ),
+    "export-kafka": (
+        "eoslog.cli.cli_export_kafka",
+        "Write a store as the log directory of a Kafka broker.",
+    ),
     "groups": ("eoslog.cli.cli_groups", "List, describe, delete and reset groups of consumers."),
     "ingest": (
         "eoslog.spark.commands.cli_ingest",
@@ -47,7 +51,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(
+            import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_")
+        )
         return command
 
     def resolve_command(
