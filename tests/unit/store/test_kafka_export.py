@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from eoslog.fs.offline_log import OfflineLog
 from eoslog.inspect.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.store import kafka_export
 from eoslog.store.kafka_export import export_kafka
-from eoslog.store.store import abandon
+from eoslog.store.store import abandon, parts_of
+from eoslog.transactions.state_key import state_partition_of
 
 T0 = TopicPartition("t", 0)
 
@@ -459,3 +461,30 @@ def test_a_transaction_that_nothing_ends_is_named(closed, tmp_path):
         offset = store.partition("t", 1).append_batch(bytes(hanging), verified=True).base_offset
     done = export_kafka(closed, tmp_path / "logs")
     assert [note for note in done.notes if f"open from offset {offset}" in note]
+
+
+def test_groups_of_kinds_that_only_kafka_has_stay_as_they_are(closed, tmp_path):
+    def key(record_type, group):
+        return struct.pack(">hh", record_type, len(group)) + group.encode()
+
+    epoch = b"\0\0" + struct.pack(">i", 7) + b"\0"  # Of a group of the consumer protocol.
+    connect = b"\0\3" + struct.pack(">h7s", 7, b"connect") + struct.pack(">ihhqi", 2, -1, -1, 0, 0)
+    with eoslog.open(closed) as store:
+        store.consumer(group="new").commit({T0: 2})
+        partitions = parts_of(store).files.partitions
+        for group, record_type, value in (("new", 3, epoch), ("workers", 2, connect)):
+            partition = partitions.offsets_partition(state_partition_of(group))
+            partition.append_columns([b"older", value], [key(record_type, group)] * 2)
+            partition.append_columns([value, None], [key(record_type, f"gone-{group}")] * 2)
+    export_kafka(closed, tmp_path / "logs")
+    found = {}
+    for directory in (tmp_path / "logs").glob("__consumer_offsets-*"):
+        for header, batch in OfflineLog(directory).batches():
+            if not header.is_control:
+                found.update((one.key, one.value) for one in decode_records(batch))
+    assert found[key(3, "new")] == epoch
+    assert found[key(2, "workers")] == connect
+    assert key(2, "new") not in found  # The coordinator would not load a group of both kinds.
+    assert key(1, "new") + struct.pack(">h1si", 1, b"t", 0) in found
+    assert key(2, "group") in found
+    assert not [one for one in found if b"gone" in one]
