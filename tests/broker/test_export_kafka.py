@@ -238,3 +238,23 @@ def test_kept_transactions_are_aborted_by_the_broker(make_broker, tmp_path):
             client.send("t", transactional_id.encode(), partition=1).get(60)
             client.commit_transaction()
     assert [one.value for one in broker.records("t", 1)] == [b"done", b"open", b"prepared"]
+
+
+def test_the_brokers_coordinator_is_newer_than_any_that_the_store_knows(make_broker, tmp_path):
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        store.create_topic("t")
+        producer = started(store, "id")
+        with producer.transaction():
+            producer.send("t", b"store")
+        [state] = store.partition("t", 0).producers()
+        # As a broker wrote it whose partitions changed their leaders often.
+        store.partition("t", 0).append_marker(state.producer_id, state.producer_epoch + 1, 5, True)
+        assert store.partition("t", 0).producers()[0].coordinator_epoch == 5
+    eoslog.export_kafka(tmp_path / "store", tmp_path / "logs")
+    broker = make_broker(logs=tmp_path / "logs")
+    with broker.producer("id") as client:
+        client.begin_transaction()
+        client.send("t", b"broker", partition=0).get(60)
+        client.commit_transaction()
+    values = [one.value for one in broker.records("t")]
+    assert values == [b"store", b"broker"]
