@@ -9,11 +9,13 @@ from eoslog.errors import CorruptRecordError
 
 STRING_BYTES_MAX = 32_767
 
+_INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _NULL = -1
 _VARINT_BYTES_MAX = 5
+_UUID_BYTES = 16
 
 
 def encode_string(text: str) -> bytes:
@@ -47,6 +49,9 @@ class FieldCursor:
         """True if everything was read."""
         return self._at == len(self._data)
 
+    def int8(self, field: str) -> int:
+        return int(_INT8.unpack(self._take(_INT8.size, field))[0])
+
     def int16(self, field: str) -> int:
         return int(_INT16.unpack(self._take(_INT16.size, field))[0])
 
@@ -78,15 +83,43 @@ class FieldCursor:
             raise self._corrupt(f"{self._what} has {count} {field}")
         return count
 
+    # The flexible form: lengths and counts are written with one added, and 0 is none at all.
+
     def compact_string(self, field: str) -> str:
-        # The length is written with one added: 0 would be no text at all.
-        return self._text(self._unsigned_varint(f"{field} length") - 1, field)
+        return self._text(self.unsigned_varint(f"{field} length") - 1, field)
+
+    def compact_nullable_string(self, field: str) -> str | None:
+        length_bytes = self.unsigned_varint(f"{field} length") - 1
+        return None if length_bytes == _NULL else self._text(length_bytes, field)
+
+    def compact_int32s(self, field: str) -> tuple[int, ...] | None:
+        """Read an array of numbers; None if there is none."""
+        count = self.unsigned_varint(f"count of {field}") - 1
+        return None if count == _NULL else tuple(self.int32(field) for _ in range(count))
+
+    def uuid(self, field: str) -> bytes:
+        return self._take(_UUID_BYTES, field)
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """Read the fields that are there or not, by their tags."""
+        found = {}
+        for _ in range(self.unsigned_varint("count of tagged fields")):
+            tag = self.unsigned_varint("tag")
+            found[tag] = self._take(self.unsigned_varint("size of a tagged field"), "tagged field")
+        return found
 
     def skip_tagged_fields(self) -> None:
         """Pass over fields that are there or not, such as the topic's id."""
-        for _ in range(self._unsigned_varint("count of tagged fields")):
-            self._unsigned_varint("tag")
-            self._take(self._unsigned_varint("size of a tagged field"), "tagged field")
+        self.tagged_fields()
+
+    def unsigned_varint(self, field: str) -> int:
+        number = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            byte = self._take(1, field)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise self._corrupt(f"{self._what}'s {field} is no number of 32 bits")
 
     def end(self) -> None:
         """Check that nothing follows."""
@@ -101,15 +134,6 @@ class FieldCursor:
             return self._take(length_bytes, field).decode()
         except UnicodeDecodeError as error:
             raise self._corrupt(f"{self._what}'s {field} is not UTF-8") from error
-
-    def _unsigned_varint(self, field: str) -> int:
-        number = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self._take(1, field)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-        raise self._corrupt(f"{self._what}'s {field} is no number of 32 bits")
 
     def _take(self, size_bytes: int, field: str) -> bytes:
         end = self._at + size_bytes

@@ -1,1 +1,1 @@
-"""Kafka's own directories: what a broker's log directory holds besides its partitions."""
+"""Exchange with Kafka: what a broker's log directory holds, in and out."""

@@ -83,3 +83,20 @@ class UpgradableLock:
 
     def _set(self, kind: int, command: int) -> None:
         fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+
+
+def shared_if_free(path: Path) -> UnforkedFile | None:
+    """Hold the lock of a file with others until the result is closed; None if a process has it
+    alone. The file is only read. A Java process takes the same lock.
+
+    Raises FileNotFoundError if there is no such file, OSError if it cannot be locked.
+    """
+    file = UnforkedFile(path, os.O_RDONLY, FILE_MODE)
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise
+    return file

@@ -18,7 +18,7 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 KAFKA_VERSION = 1
 STORE_VERSION = 1
-_STORE_VERSION_KEY = "eoslog.store.version"
+STORE_VERSION_KEY = "eoslog.store.version"
 ID_BYTES = 16
 _RESERVED = (bytes(ID_BYTES), bytes(ID_BYTES - 1) + b"\x01")
 
@@ -29,9 +29,14 @@ def new_id() -> str:
         raw = bytearray(os.urandom(ID_BYTES))
         raw[6] = raw[6] & 0x0F | 0x40  # Version 4 ...
         raw[8] = raw[8] & 0x3F | 0x80  # ... of RFC 9562's first variant.
-        text = base64.urlsafe_b64encode(raw).decode().rstrip("=")
+        text = id_text(bytes(raw))
         if bytes(raw) not in _RESERVED and not text.startswith("-"):
             return text
+
+
+def id_text(raw: bytes) -> str:
+    """The text of an id of 16 bytes."""
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def id_bytes(text: str) -> bytes:
@@ -69,32 +74,39 @@ def write_meta_properties(store_path: Path, properties: MetaProperties) -> None:
         f"#{moment}",
         f"cluster.id={properties.cluster_id}",
         f"directory.id={properties.directory_id}",
-        f"{_STORE_VERSION_KEY}={properties.store_version}",
+        f"{STORE_VERSION_KEY}={properties.store_version}",
         f"node.id={properties.node_id}",
         f"version={KAFKA_VERSION}",
     ]
     write_atomically(store_path / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
 
 
-def read_meta_properties(store_path: Path) -> MetaProperties:
-    """The store's identity. Raises NotAStoreError or StoreVersionError."""
-    path = store_path / META_PROPERTIES
+def read_properties(path: Path) -> dict[str, str] | None:
+    """The fields of a file of properties; None if there is no file. Raises UnicodeDecodeError."""
     content = read_if_there(path)
     if content is None:
-        raise NotAStoreError(f"{store_path} is not a store: it has no {META_PROPERTIES}")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise NotAStoreError(f"{store_path} is not a store: {path} is no text") from error
+        return None
     fields = {}
-    for line in text.splitlines():
+    for line in content.decode().splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", "!")):
             fields[name.strip()] = value.strip()
-    if _STORE_VERSION_KEY not in fields:
-        raise NotAStoreError(f"{store_path} is not a store: {path} names no {_STORE_VERSION_KEY}")
+    return fields
+
+
+def read_meta_properties(store_path: Path) -> MetaProperties:
+    """The store's identity. Raises NotAStoreError or StoreVersionError."""
+    path = store_path / META_PROPERTIES
     try:
-        store_version = int(fields[_STORE_VERSION_KEY])
+        fields = read_properties(path)
+    except UnicodeDecodeError as error:
+        raise NotAStoreError(f"{store_path} is not a store: {path} is no text") from error
+    if fields is None:
+        raise NotAStoreError(f"{store_path} is not a store: it has no {META_PROPERTIES}")
+    if STORE_VERSION_KEY not in fields:
+        raise NotAStoreError(f"{store_path} is not a store: {path} names no {STORE_VERSION_KEY}")
+    try:
+        store_version = int(fields[STORE_VERSION_KEY])
         node_id = int(fields.get("node.id", "0"))
     except ValueError as error:
         raise NotAStoreError(f"{path}: {error}") from error
