@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store.kafka_export import KafkaExport as KafkaExport
     from eoslog.store.kafka_export import export_kafka as export_kafka
+    from eoslog.store.kafka_import import KafkaImport as KafkaImport
+    from eoslog.store.kafka_import import import_kafka as import_kafka
     from eoslog.store.opening import open as open
     from eoslog.store.process_loop import read_process_write as read_process_write
     from eoslog.store.store import Store as Store
@@ -72,6 +74,7 @@ _MODULES = {
     "GroupDescription": "eoslog.groups.group_coordinator",
     "HangingTransaction": "eoslog.transactions.transaction_admin",
     "KafkaExport": "eoslog.store.kafka_export",
+    "KafkaImport": "eoslog.store.kafka_import",
     "MemberDescription": "eoslog.groups.group_coordinator",
     "OffsetAndMetadata": "eoslog.groups.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer.consumer",
@@ -92,6 +95,7 @@ _MODULES = {
     "TransactionListing": "eoslog.transactions.transaction_admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
     "export_kafka": "eoslog.store.kafka_export",
+    "import_kafka": "eoslog.store.kafka_import",
     "open": "eoslog.store.opening",
     "read_process_write": "eoslog.store.process_loop",
 }
@@ -105,6 +109,7 @@ __all__ = [
     "GroupDescription",
     "HangingTransaction",
     "KafkaExport",
+    "KafkaImport",
     "MemberDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -127,6 +132,7 @@ __all__ = [
     "__version__",
     "errors",
     "export_kafka",
+    "import_kafka",
     "open",
     "read_process_write",
 ]

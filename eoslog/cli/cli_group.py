@@ -13,7 +13,7 @@ import click
 
 from eoslog.cli.cli_options import Settings
 
-# name: (module that holds a click command under the same name, help line)
+# name: (module that holds a click command under the same name, with "_" for "-", help line)
 COMMANDS = {
     "check": ("eoslog.cli.cli_check", "Check a history of what clients of a log saw."),
     "consume": ("eoslog.cli.cli_consume", "Print records of a topic."),
@@ -30,6 +30,10 @@ COMMANDS = {
         "Write a store as the log directory of a Kafka broker.",
     ),
     "groups": ("eoslog.cli.cli_groups", "List, describe, delete and reset groups of consumers."),
+    "import-kafka": (
+        "eoslog.cli.cli_import_kafka",
+        "Make a store of the log directories of a stopped Kafka broker.",
+    ),
     "ingest": (
         "eoslog.spark.commands.cli_ingest",
         "Land files in a topic through Spark, exactly once.",
@@ -51,9 +55,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_")
-        )
+        function = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), function)
         return command
 
     def resolve_command(

@@ -158,12 +158,12 @@ def _numbers(store: "eoslog.Store", name: str) -> Sequence[int]:
     return range(found.partitions)
 
 
-def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
+def parse_config(pairs: tuple[str, ...], option: str = "--config") -> dict[str, str]:
     """Turn NAME=VALUE arguments into a config."""
     config = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--config")
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
         config[name] = value
     return config

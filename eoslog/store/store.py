@@ -829,7 +829,7 @@ class StoreParts(NamedTuple):
 
 
 def parts_of(store: Store) -> StoreParts:
-    """Return the parts of an open store, for tests and benches."""
+    """Return the parts of an open store, for this room, tests and benches."""
     return StoreParts(
         store._files, store._staged, store._checkpointer, store._linger, store._expiry_clock
     )

@@ -70,6 +70,14 @@ class _Unloaded(NamedTuple):
     offset: int
 
 
+class NeverDecided(NamedTuple):
+    """Transaction of a partition that was never decided."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+
+
 class TransactionRecovery:
     """Recovery of one store's transactions. `StoreFiles` calls it when it opens, writes
     checkpoints, and closes.
@@ -108,6 +116,8 @@ class TransactionRecovery:
         self._left: set[str] = set()  # Ids that could not be rolled forward yet.
         self._unloaded: dict[str, _Unloaded] = {}
         self._safe: dict[int, int] = {}
+        # What was aborted since no coordinator knew of it.
+        self.never_decided: list[NeverDecided] = []
 
     # Opening.
 
@@ -331,6 +341,7 @@ class TransactionRecovery:
             if decision is None:
                 newer = epoch < EPOCH_MAX
                 decision = Decision(False, epoch + 1 if newer else epoch, newer, -1, -1)
+                self.never_decided.append(NeverDecided(where, producer_id, epoch))
                 _log.warning(
                     "%s: the transaction of producer id %d, epoch %d, open since offset %d, was "
                     "never decided: it is aborted",

@@ -23,6 +23,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "GroupDescription",
             "HangingTransaction",
             "KafkaExport",
+            "KafkaImport",
             "MemberDescription",
             "OffsetAndMetadata",
             "OffsetAndTimestamp",
@@ -45,6 +46,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "__version__",
             "errors",
             "export_kafka",
+            "import_kafka",
             "open",
             "read_process_write",
         ]
