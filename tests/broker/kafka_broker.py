@@ -9,7 +9,7 @@ How to use it in a test (`make_broker` and `broker` are fixtures; `make broker` 
     broker = make_broker(logs=path)              # on a log directory that is there, not formatted
     broker.load(store_path)                      # a closed store's partitions replace the broker's
     broker.stop(); broker.kill(); broker.start() # `logs` is its log directory
-    move_logs_into_store(broker.logs, store_path)  # the reverse: a stopped broker's into a store
+    eoslog.import_kafka(broker.logs, store_path)  # the reverse: a stopped broker's into a store
     broker.consumer_groups("--describe", "--all-groups")  # Kafka's tools, each answers its output
     broker.transactions("list"); dump_log(path, "--deep-iteration")
 
@@ -38,8 +38,6 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka_jars import java_command
 
-import eoslog
-
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 TOOL_TIMEOUT_S = 120
@@ -50,11 +48,6 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 FIRST_ID = "first-id"
 FIRST_GROUP = "first-group"
 
-_CHECKPOINTS = (
-    "recovery-point-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "replication-offset-checkpoint",
-)
 _CONFIG = """\
 process.roles=broker,controller
 node.id={node_id}
@@ -110,8 +103,9 @@ def partition_folders(logs: Path) -> list[Path]:
     """The partitions' folders of a broker's log directory or of a store."""
     return sorted(
         path.parent
-        for path in logs.glob("*/partition.metadata")
+        for path in logs.glob("*-*/partition.metadata")
         if not path.parent.name.startswith("__cluster_metadata")
+        and not path.parent.name.endswith("-delete")
     )
 
 
@@ -133,17 +127,23 @@ class Broker:
         directory: Path,
         *,
         transaction_version: int | None = None,
+        two_log_dirs: bool = False,
         config: Mapping[str, Any] | None = None,
         logs: Path | None = None,
         node_id: int = 1,
     ) -> None:
         self.logs = logs or directory / "logs"
+        # A broker may have another log directory, and puts partitions into both.
+        self.all_logs = [self.logs, *([directory / "more-logs"] if two_log_dirs else [])]
         self.port, controller_port = _free_ports(2)
         self._output = directory / "output.txt"
         self._config = directory / "server.properties"
         directory.mkdir(parents=True)
         lines = _CONFIG.format(
-            port=self.port, controller_port=controller_port, logs=self.logs, node_id=node_id
+            port=self.port,
+            controller_port=controller_port,
+            logs=",".join(map(str, self.all_logs)),
+            node_id=node_id,
         )
         lines += "".join(f"{name}={value}\n" for name, value in (config or {}).items())
         self._config.write_text(lines)
@@ -201,7 +201,8 @@ class Broker:
         output = self.output
         if self._process.poll() is not None:
             raise AssertionError(f"the broker stopped:\n{output[-8000:]}")
-        internal = sum(len(list(self.logs.glob(f"{topic}-*"))) for topic in INTERNAL_TOPICS)
+        names = [folder.name for logs in self.all_logs for folder in partition_folders(logs)]
+        internal = sum(name.rpartition("-")[0] in INTERNAL_TOPICS for name in names)
         return _STARTED in output and output.count(_LOADED) >= internal
 
     def _end(self, with_signal: signal.Signals) -> None:
@@ -270,7 +271,7 @@ class Broker:
 
     def create_internal_topics(self) -> None:
         """Have one transaction commit an offset of a group, of a topic `first-topic`."""
-        if "first-topic" not in topics_of(self.logs):
+        if not any("first-topic" in topics_of(logs) for logs in self.all_logs):
             self.create_topics({"first-topic": 1})
         with self.producer(FIRST_ID) as producer:
             producer.begin_transaction()
@@ -346,53 +347,16 @@ class Broker:
         }
         wait_until(
             f"folders of {', '.join(partitions)}",
-            lambda: wanted <= {folder.name for folder in partition_folders(self.logs)},
+            lambda: (
+                wanted
+                <= {folder.name for logs in self.all_logs for folder in partition_folders(logs)}
+            ),
         )
 
 
-def move_logs_into_store(
-    logs: Path, store: Path, config: Mapping[str, Mapping[str, Any]] | None = None
-) -> None:
-    """Make a store whose partitions are those of a stopped broker's log directory (a copy).
-
-    `config` has the settings of topics. The store is as one that was not closed cleanly.
-    """
-    with eoslog.open(store, create=True) as made:
-        for topic, count in topics_of(logs).items():
-            made.create_topic(topic, partitions=count, config=(config or {}).get(topic))
-        # The internal topics, with an id and a group that Kafka's logs replace.
-        producer = made.producer(transactional_id=FIRST_ID)
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send_offsets_to_transaction({_any_partition(made): 0}, FIRST_GROUP)
-        metadata = {
-            path.parent.name.rpartition("-")[0]: path for path in store.glob("*/partition.metadata")
-        }
-    for folder in partition_folders(logs):
-        topic = folder.name.rpartition("-")[0]
-        if topic in metadata:
-            kept = metadata[topic].read_bytes()
-            _replace(store / folder.name, folder, kept)
-            metadata[topic] = store / folder.name / "partition.metadata"
-    for folder in partition_folders(store):
-        # Of the one transaction above, where Kafka's logs do not have the partition.
-        if not (logs / folder.name).exists():
-            shutil.rmtree(folder)
-    for name in (".kafka_cleanshutdown", *_CHECKPOINTS):
-        (store / name).unlink(missing_ok=True)
-    for name in ("lmdb", "control"):
-        shutil.rmtree(store / "state" / name, ignore_errors=True)
-
-
-def _any_partition(store: Any) -> Any:
-    topic = next(name for name in store.topics() if name not in INTERNAL_TOPICS)
-    return eoslog.TopicPartition(topic, 0)
-
-
-def _replace(target: Path, source: Path, metadata: bytes | None = None) -> None:
+def _replace(target: Path, source: Path) -> None:
     """Put a copy of a partition's folder in place of another, which keeps its topic's id."""
-    if metadata is None:
-        metadata = (target / "partition.metadata").read_bytes()
+    metadata = (target / "partition.metadata").read_bytes()
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     (target / "partition.metadata").write_bytes(metadata)

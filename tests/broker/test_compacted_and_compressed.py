@@ -8,7 +8,7 @@ from cli_calls import FAILED, call
 from kafka import OffsetAndMetadata as KafkaOffset
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka_broker import INTERNAL_TOPICS, dump_log, move_logs_into_store, wait_until
+from kafka_broker import INTERNAL_TOPICS, dump_log, wait_until
 
 import eoslog
 from eoslog import TopicPartition
@@ -96,11 +96,11 @@ def is_compacted(broker):
     return sum(path.stat().st_size for path in folder.glob("*.log")) < 12_000
 
 
-@pytest.mark.parametrize("policy", [None, "compact"])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_a_store_reads_what_the_broker_reads(compacted, tmp_path, policy):
     logs, seen, committed = compacted
-    config = None if policy is None else {"keyed": {"cleanup.policy": policy}}
-    move_logs_into_store(logs, tmp_path / "store", config=config)
+    policies = {"keyed": {"cleanup.policy": policy}}
+    eoslog.import_kafka(logs, tmp_path / "store", topic_config=policies)
     assert call("verify", "--repair", "--dry-run", "--store", tmp_path / "store").status == 0
     for _ in range(2):
         with eoslog.open(tmp_path / "store") as store:

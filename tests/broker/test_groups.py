@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import OffsetAndMetadata as KafkaOffset
 from kafka import TopicPartition as KafkaPartition
-from kafka_broker import FIRST_GROUP, Broker, move_logs_into_store, wait_until
+from kafka_broker import FIRST_GROUP, Broker, wait_until
 
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
@@ -158,7 +158,7 @@ def test_every_way_of_committing_is_committed_in_a_broker(make_broker, path):
         check_goes_on(broker, group, offset)
     # And back: what the broker's clients have committed since.
     broker.stop()
-    move_logs_into_store(broker.logs, path.with_name("back"))
+    eoslog.import_kafka(broker.logs, path.with_name("back"))
     with opened(path.with_name("back")) as store:
         groups = store.groups()
         assert groups["staged"][ORDERS].offset == 6

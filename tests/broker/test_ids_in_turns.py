@@ -1,7 +1,7 @@
 """Transactional ids and producer ids that a store and a broker use in turns, in the same files."""
 
 import pytest
-from kafka_broker import move_logs_into_store, wait_until
+from kafka_broker import wait_until
 
 import eoslog
 
@@ -55,7 +55,7 @@ def test_a_store_goes_on_with_an_id_of_a_broker(make_broker, tmp_path):
         if number < 2:
             broker.start()
     path = tmp_path / "store"
-    move_logs_into_store(broker.logs, path)
+    eoslog.import_kafka(broker.logs, path)
     with eoslog.open(path) as store:
         state = store.partition("t", 0).producers()[0]
         assert state.coordinator_epoch > 0
@@ -97,7 +97,7 @@ def test_no_producer_of_a_store_is_taken_for_a_client_of_a_broker(make_broker, t
     commit_in_broker(broker, "x", b"of x")
     broker.stop()
     path = tmp_path / "store"
-    move_logs_into_store(broker.logs, path)
+    eoslog.import_kafka(broker.logs, path)
     with eoslog.open(path) as store, store.producer() as producer, store.producer("name") as named:
         producer.append("t", 0, [b"anonymous"])
         named.append("t", 0, [b"named"])

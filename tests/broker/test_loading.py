@@ -3,7 +3,6 @@
 import pytest
 from kafka import OffsetAndMetadata as KafkaOffset
 from kafka import TopicPartition as KafkaPartition
-from kafka_broker import move_logs_into_store
 
 import eoslog
 from eoslog import TopicPartition
@@ -48,7 +47,7 @@ def test_a_store_serves_the_records_and_offsets_of_a_broker(make_broker, tmp_pat
         producer.send("orders", b"aborted", partition=0).get(60)
         producer.abort_transaction()
     broker.stop()
-    move_logs_into_store(broker.logs, tmp_path / "store")
+    eoslog.import_kafka(broker.logs, tmp_path / "store")
     with eoslog.open(tmp_path / "store") as store:
         assert store.verify() == []
         with store.consumer(group="group") as consumer:

@@ -2,7 +2,7 @@
 
 import pytest
 from cli_calls import DONE, call
-from kafka_broker import move_logs_into_store, run_tool
+from kafka_broker import run_tool
 
 import eoslog
 from eoslog import TopicPartition
@@ -53,7 +53,7 @@ def test_logs_with_older_transactions(make_broker, tmp_path, version, clean):
     assert expected[1] and b"never" not in expected[0]
     (broker.stop if clean else broker.kill)()
     path = tmp_path / "store"
-    move_logs_into_store(broker.logs, path)
+    eoslog.import_kafka(broker.logs, path)
     for _ in range(2):
         with eoslog.open(path) as store:
             assert store.verify() == []
@@ -96,7 +96,7 @@ def test_logs_in_which_the_version_was_raised(make_broker, tmp_path):
     assert sum(map(len, expected)) == 80 + 2 * 6
     broker.stop()
     path = tmp_path / "store"
-    move_logs_into_store(broker.logs, path)
+    eoslog.import_kafka(broker.logs, path)
     answer = call("verify", "--store", path, "--repair", "--json")
     assert (answer.status, answer.json["problems"], answer.json["changes"]) == (DONE, [], [])
     with eoslog.open(path) as store:
