@@ -19,6 +19,7 @@ PARTITION_METADATA = "partition.metadata"
 KAFKA_VERSION = 1
 STORE_VERSION = 1
 STORE_VERSION_KEY = "eoslog.store.version"
+_IMPORTED_KEY = "eoslog.imported"
 ID_BYTES = 16
 _RESERVED = (bytes(ID_BYTES), bytes(ID_BYTES - 1) + b"\x01")
 
@@ -54,12 +55,16 @@ def id_bytes(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Identity of the store: two ids, and `node_id`, which is 0 for a store."""
+    """Identity of the store: two ids, and `node_id`, which is 0 for a store.
+
+    `imported`: the store began with logs that others wrote; what is older is not known.
+    """
 
     cluster_id: str
     directory_id: str
     node_id: int = 0
     store_version: int = STORE_VERSION
+    imported: bool = False
 
     @classmethod
     def new(cls) -> "MetaProperties":
@@ -78,6 +83,8 @@ def write_meta_properties(store_path: Path, properties: MetaProperties) -> None:
         f"node.id={properties.node_id}",
         f"version={KAFKA_VERSION}",
     ]
+    if properties.imported:
+        lines.append(f"{_IMPORTED_KEY}=true")
     write_atomically(store_path / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
 
 
@@ -122,6 +129,7 @@ def read_meta_properties(store_path: Path) -> MetaProperties:
         directory_id=fields.get("directory.id", ""),
         node_id=node_id,
         store_version=store_version,
+        imported=fields.get(_IMPORTED_KEY) == "true",
     )
 
 

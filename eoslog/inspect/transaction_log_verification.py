@@ -14,6 +14,7 @@ from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.identity_files import read_meta_properties
 from eoslog.inspect.durable_bounds import decided_job, job_parts
 from eoslog.inspect.transaction_verification import DecidedTransactions
 from eoslog.session.store_paths import StorePaths
@@ -56,6 +57,8 @@ class TransactionLogVerification:
         self._partitions = partitions
         self._index = index
         self._checks: dict[int, _PartitionCheck] = {}
+        # The log may begin with what others knew at one moment.
+        self._imported = read_meta_properties(paths.root).imported
         self.decided = DecidedTransactions()
 
     def problems(self) -> list[Problem]:
@@ -63,7 +66,7 @@ class TransactionLogVerification:
         problems: list[Problem] = []
         numbers = self._partitions.existing_state_partitions()
         # Where there is none, the partitions' logs may have been moved here without it.
-        self.decided.has_all = bool(numbers)
+        self.decided.has_all = bool(numbers) and not self._imported
         for number in numbers:
             try:
                 problems += self._check_of(number).problems()
@@ -82,7 +85,9 @@ class TransactionLogVerification:
         if number not in self._checks:
             partition = self._partitions.state_partition(number)
             staging = self._paths.staging
-            self._checks[number] = _PartitionCheck(partition, self._index, self.decided, staging)
+            self._checks[number] = _PartitionCheck(
+                partition, self._index, self.decided, staging, has_all=not self._imported
+            )
         return self._checks[number]
 
     def jobs_reached(self) -> dict[TopicPartition, tuple[int, str]]:
@@ -104,6 +109,8 @@ class _PartitionCheck:
         index: ProducerStateStore,
         decided: DecidedTransactions,
         staging: Path,
+        *,
+        has_all: bool,
     ) -> None:
         self._partition = partition
         self._staging = staging
@@ -113,7 +120,7 @@ class _PartitionCheck:
         self._problems: list[Problem] = []
         self._next_producer_id = -1
         self._next_offset = 0
-        self._has_all = True  # Nothing was deleted or compacted so far.
+        self._has_all = has_all  # Nothing was deleted or compacted so far.
         self._producer_ids: set[int] = set()
         self.of_jobs: list[tuple[bytes, bytes]] = []  # Keys and values, in the log's order.
 

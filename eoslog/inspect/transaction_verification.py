@@ -96,8 +96,10 @@ class DecidedTransactions:
     """
 
     producers: dict[int, KnownProducer] = field(default_factory=dict)
-    next_producer_id: int = FIRST_PRODUCER_ID  # Those from here on were never given out.
-    has_all: bool = True  # No record of any partition of the state log is gone.
+    # Those from here on were never given out; None: not known.
+    next_producer_id: int | None = None
+    # No record of any partition of the state log is gone, and none was written elsewhere.
+    has_all: bool = True
     staged_producer_ids: set[int] = field(default_factory=set)  # Of jobs that were decided.
     has_all_jobs: bool = True  # The files of each decided job are known.
     committed: dict[TopicPartition, dict[int, CommittedTransaction]] = field(default_factory=dict)
@@ -261,7 +263,8 @@ class DecidedTransactions:
         """True if an id without a record was never that of a transactional id here."""
         if not FIRST_PRODUCER_ID <= producer_id < STAGED_PRODUCER_ID_MIN:
             return False  # A broker's, or of a staged file.
-        return self.has_all or producer_id >= self.next_producer_id
+        first_unused = self.next_producer_id
+        return self.has_all or (first_unused is not None and producer_id >= first_unused)
 
     def _commits(self, marker: Marker) -> bool:
         decisions = self._decisions_of(marker)

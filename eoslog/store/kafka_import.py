@@ -277,7 +277,8 @@ class _Building:
         known = starts.keys() | points.keys()
         entries = {topic.name: _entry(topic, known) for topic in plan.topics.values()}
         TopicsFile(paths.state).write(entries, None, lambda: entries)
-        write_meta_properties(paths.root, MetaProperties(plan.logs.cluster_id, new_id()))
+        identity = MetaProperties(plan.logs.cluster_id, new_id(), imported=True)
+        write_meta_properties(paths.root, identity)
 
     def _place(self, where: TopicPartition, found: BrokerPartition, *, link: bool) -> int:
         """Copy or link a partition's files; return the recovery point if some are links, else 0."""
