@@ -1,5 +1,7 @@
 """The small files of a store: replaced as a whole, read back, damage named."""
 
+from dataclasses import replace
+
 import pytest
 
 from eoslog.bindings.record_batch import crc32c
@@ -114,8 +116,9 @@ def test_the_markers_existence_alone_is_clean(tmp_path, content):
     assert read_last_stop(tmp_path / "marker", tmp_path / "u") == LastStop("", frozenset())
 
 
-def test_identity_comes_back(tmp_path):
-    written = MetaProperties.new()
+@pytest.mark.parametrize("imported", [False, True])
+def test_identity_comes_back(tmp_path, imported):
+    written = replace(MetaProperties.new(), imported=imported)
     write_meta_properties(tmp_path, written)
     assert read_meta_properties(tmp_path) == written
     lines = (tmp_path / "meta.properties").read_text().splitlines()
