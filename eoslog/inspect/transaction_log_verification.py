@@ -60,6 +60,8 @@ class TransactionLogVerification:
         # The log may begin with what others knew at one moment.
         self._imported = read_meta_properties(paths.root).imported
         self.decided = DecidedTransactions()
+        if self._imported:
+            self.decided.next_producer_id = None
 
     def problems(self) -> list[Problem]:
         """Check the log's records and their index; `decided` is known on return."""

@@ -97,7 +97,7 @@ class DecidedTransactions:
 
     producers: dict[int, KnownProducer] = field(default_factory=dict)
     # Those from here on were never given out; None: not known.
-    next_producer_id: int | None = None
+    next_producer_id: int | None = FIRST_PRODUCER_ID
     # No record of any partition of the state log is gone, and none was written elsewhere.
     has_all: bool = True
     staged_producer_ids: set[int] = field(default_factory=set)  # Of jobs that were decided.

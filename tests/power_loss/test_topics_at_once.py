@@ -18,7 +18,7 @@ import eoslog
 pytestmark = pytest.mark.crash
 
 TOPICS = {f"topic-{number}": 2 for number in range(30)}
-STATES = 60
+STATES = 24
 
 
 def test_a_cut_leaves_all_topics_or_none(tmp_path: Path):

@@ -73,6 +73,7 @@ def test_a_write_and_a_read_after_an_interrupted_call(spark, store_path, write, 
     assert numbers_in(store_path) == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.long
 def test_an_interrupt_does_not_make_session_take_the_session_for_a_new_one(spark, interrupt):
     name = "spark.sql.session.timeZone"
     spark.conf.set(name, "Europe/Paris")

@@ -48,6 +48,7 @@ def numbers(frame):
     return [int(row.value) for row in frame.select("value").collect()]
 
 
+@pytest.mark.long
 def test_a_time_that_spark_cannot_hold_is_null(store, read):
     """Other writers have other clocks: their topics must be readable."""
     config = {f"message.timestamp.{edge}.max.ms": 2**63 - 1 for edge in ("before", "after")}
@@ -119,6 +120,7 @@ def test_ranges_are_what_the_options_say(store, read):
     assert read(**times, endingTimestamp="1000").count() == 0
 
 
+@pytest.mark.long
 def test_large_ranges_are_read_by_several_tasks_and_each_row_once(store, read):
     for first in range(0, 2000, 100):
         fill(store, 100, first=first)
@@ -134,6 +136,7 @@ def test_large_ranges_are_read_by_several_tasks_and_each_row_once(store, read):
         assert numbers(frame) == list(range(2000))
 
 
+@pytest.mark.long
 def test_a_task_that_is_tried_again_reads_the_same_rows(store, read):
     fill(store, 300)
     fill(store, 300, partition=1, first=300)

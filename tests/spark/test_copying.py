@@ -133,6 +133,7 @@ def test_orc(spark, store_path, tmp_path):
     assert contents(other) == contents(store_path)
 
 
+@pytest.mark.long
 def test_an_aborted_transaction_is_not_copied(spark, store_path, tmp_path):
     with eoslog.open(store_path) as store, store.producer(transactional_id="t") as producer:
         producer.init_transactions()
@@ -152,6 +153,7 @@ def test_an_empty_topic(spark, store_path, tmp_path):
     assert copy(Topic(store_path, "orders"), files, spark=spark).records == 4
 
 
+@pytest.mark.long
 def test_a_copy_in_a_thread_of_its_own(spark, store_path, tmp_path):
     """Such a thread has no session of its own by which Spark would find the format."""
     produce(store_path, 0, 8)
@@ -219,6 +221,7 @@ def test_a_copy_into_a_topic_that_is_killed_goes_on(
 # Refused.
 
 
+@pytest.mark.long
 def test_files_of_another_copy_are_refused(spark, store_path, tmp_path):
     produce(store_path, 0, 5)
     copy(Topic(store_path, "orders"), Files(tmp_path / "files"), spark=spark)

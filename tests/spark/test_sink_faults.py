@@ -65,6 +65,7 @@ def test_a_job_fails_with_its_task_and_leaves_nothing(write, store_path, gates):
     wait_until_swept(store_path)
 
 
+@pytest.mark.long
 def test_a_task_that_writes_on_after_the_abort_changes_nothing(
     write, store_path, gates, background
 ):
@@ -121,6 +122,7 @@ def test_a_job_without_ids_that_fails_after_its_commit_is_in(write, store_path, 
     assert_swept(store_path)
 
 
+@pytest.mark.long
 def test_a_job_whose_abort_dies_leaves_nothing_that_is_seen(write, store_path, gates, background):
     gates.set("write 1", "hold")
     gates.set("staged 0", "slow")
@@ -140,6 +142,7 @@ def test_a_job_whose_abort_dies_leaves_nothing_that_is_seen(write, store_path, g
 # Several at once, and nothing at all.
 
 
+@pytest.mark.long
 def test_two_runs_of_one_version_at_once_land_it_once(write, store_path, gates, background):
     gates.set("commit", "hold")
     jobs = [background(write, **JOB), background(write, tasks=2, **JOB)]
@@ -173,6 +176,7 @@ def test_an_empty_job_is_a_version_too(write, store_path, tasks):
     assert_exactly_once(store_path, ALL)
 
 
+@pytest.mark.long
 def test_versions_that_are_run_again_in_any_order_add_nothing(write, store_path):
     for version in (0, 1, 0, 1, 2, 1):
         write(range(version * 100, version * 100 + 100), txnAppId="job", txnVersion=version)

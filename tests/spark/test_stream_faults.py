@@ -72,6 +72,7 @@ def test_an_attempt_that_dies_is_made_again(query, store_path, gates, action):
     assert_swept(store_path)
 
 
+@pytest.mark.long
 def test_a_task_that_writes_on_after_the_query_failed_changes_nothing(query, store_path, gates):
     """The query is started anew while the failed one's task is still writing."""
     task, other = "write 0 of batch 1", "write 1 of batch 1"
@@ -97,6 +98,7 @@ def test_a_task_that_writes_on_after_the_query_failed_changes_nothing(query, sto
 # The commit.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("action", "step"),
     short_form(
@@ -122,6 +124,7 @@ def test_a_commit_that_goes_wrong_is_replayed(query, store_path, gates, step, ac
 # Queries that are stopped.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", short_form(["write 0", "staged 1"], "staged 1"))
 def test_a_query_stopped_while_its_tasks_write_goes_on_where_it_was(query, store_path, gates, step):
     gates.set(f"{step} of batch 1", "hold")

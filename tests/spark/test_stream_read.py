@@ -163,6 +163,7 @@ def test_what_is_not_committed_waits_and_what_was_aborted_never_comes(store, que
     assert query.run() == {1: [3, 4, 5, 6, 7]}
 
 
+@pytest.mark.long
 def test_a_stopped_query_of_a_pattern_finds_topics_made_later(store, query):
     options = {"subscribe": None, "subscribePattern": "ord.*|late", "startingOffsets": "latest"}
     assert all_of(query.run(**options)) == []
@@ -191,6 +192,7 @@ def test_a_topic_that_was_made_again_fails_the_query_unless_told(store, query):
     assert all_of(query.run()) == [40, 41]
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_again_under_a_running_query_fails_it(store, query):
     fill(store, 0, 10)
     trigger = {"processingTime": "100 milliseconds"}

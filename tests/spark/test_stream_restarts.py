@@ -58,6 +58,7 @@ def version_of(store_path, app_id):
 # Restarts of a checkpoint.
 
 
+@pytest.mark.long
 def test_each_start_brings_in_what_is_new_whatever_its_number_of_tasks(files):
     ids = set()
     for tasks, added in ((1, 2), (4, 1), (2, 0), (3, 1), (3, 0)):
@@ -117,6 +118,7 @@ def test_a_query_whose_checkpoint_was_deleted_is_refused(files, options):
     assert_swept(files.store)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_comes_back_after_a_reset_is_refused(files, tmp_path):
     """Two checkpoints of one name can't take turns: batches of one would be skipped."""
     files.add()
@@ -206,6 +208,7 @@ def test_a_copy_stopped_in_mid_batch_goes_on(copy, store_path, gates):
 # foreachBatch, by the recipe.
 
 
+@pytest.mark.long
 def test_foreach_batch_by_the_recipe_lands_each_batch_once(files, steered_spark, gates):
     """The function fails after its first write, and between its two writes."""
     with eoslog.open(files.store) as store:

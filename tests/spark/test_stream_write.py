@@ -132,6 +132,7 @@ def test_a_deleted_checkpoint_is_noticed(spark, store_path, files, checkpoint):
     assert numbers_in(store_path) == sorted([*range(10), *range(20)])
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_under_a_fixed_name_skips_nothing(
     spark, store_path, files, checkpoint
 ):
@@ -149,6 +150,7 @@ def test_a_deleted_checkpoint_under_a_fixed_name_skips_nothing(
     assert (known.version, known.base, known.source_id) == (2, 1, query_id)
 
 
+@pytest.mark.long
 def test_an_older_copy_of_a_checkpoint_is_noticed(spark, store_path, files, checkpoint, tmp_path):
     """Its next batches have numbers that are in already, and may hold other rows."""
     put(files, range(10))
@@ -203,6 +205,7 @@ def test_a_copy_of_a_checkpoint_from_one_batch_ago_is_noticed(
     assert numbers_in(store_path) == [*range(20), *new]
 
 
+@pytest.mark.long
 def test_a_batch_that_a_power_cut_took_from_the_checkpoint_is_noticed(
     spark, store_path, files, checkpoint
 ):
@@ -219,6 +222,7 @@ def test_a_batch_that_a_power_cut_took_from_the_checkpoint_is_noticed(
     assert numbers_in(store_path) == list(range(20))
 
 
+@pytest.mark.long
 def test_replays_can_be_told_by_their_number_alone(spark, store_path, files, checkpoint):
     put(files, range(10))
     run(all_lines(spark, files), store_path, checkpoint)
@@ -241,6 +245,7 @@ def test_a_replay_by_a_query_that_gives_other_rows_is_one(spark, store_path, fil
         forget_commit(checkpoint, 0)
 
 
+@pytest.mark.long
 def test_an_old_query_without_a_name_stays_out_once_another_has_its_place(
     spark, store_path, files, checkpoint, tmp_path
 ):
@@ -255,6 +260,7 @@ def test_an_old_query_without_a_name_stays_out_once_another_has_its_place(
     assert numbers_in(store_path) == sorted([*range(10), *range(10)])
 
 
+@pytest.mark.long
 def test_a_driver_that_another_one_overtook_is_stopped(spark, store_path, files, checkpoint):
     put(files, range(10))
     query = write(lines(spark, files), store_path, checkpoint, txnAppId="a").start()
@@ -353,6 +359,7 @@ def test_foreach_batch_with_a_name_and_the_batch_id(spark, store_path, files, ch
     assert numbers_in(store_path) == sorted([*range(20), *range(20)])
 
 
+@pytest.mark.long
 def test_foreach_batch_from_a_checkpoint_of_one_batch_ago_is_noticed(
     spark, store_path, files, checkpoint, tmp_path
 ):
@@ -402,6 +409,7 @@ def run_partition_writer(frame, path, checkpoint, use_rdd=False, **names):
     query.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_rdd", short_form([False, True], True))
 def test_write_partitions_in_foreach_batch(spark, store_path, files, checkpoint, tmp_path, use_rdd):
     options = {"app_id": "a", "use_rdd": use_rdd}
@@ -433,6 +441,7 @@ def test_write_partitions_without_a_name_in_foreach_batch_is_refused(
     assert numbers_in(store_path) == []
 
 
+@pytest.mark.long
 def test_threads_of_foreach_batch_know_the_batch_if_they_inherit_it(
     spark, store_path, files, checkpoint
 ):

@@ -279,9 +279,10 @@ store.close()
                 store.partition("t", 0).log_end_offset  # noqa: B018
             for descriptor in taken:
                 os.close(descriptor)
-            for number in range(1, PARTITIONS):
-                store.producer().append("t", partition=number, values=[b"."])
-            assert not [name for name in open_logs() if "/t-0/" in name]
+            # A log that another thread looks at is passed over.
+            while [name for name in open_logs() if "/t-0/" in name]:
+                for number in range(1, PARTITIONS):
+                    store.producer().append("t", partition=number, values=[b"."])
             append_to_all(store, [b"second"])
             append_to_all(store, [b"third"])
             values = everything(store)[0]

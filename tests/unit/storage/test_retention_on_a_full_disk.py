@@ -92,7 +92,7 @@ def test_with_rows_alone_what_they_tell_of_goes_and_the_snapshot_follows(
     before = bases(store)
     producers = partition.producer_state
     monkeypatch.setattr(
-        producers, "_take_complete_snapshot", full_once(producers._take_complete_snapshot)
+        producers, "take_complete_snapshot", full_once(producers.take_complete_snapshot)
     )
     assert retain(store) == sum(base <= told for base in before[1:])
     assert bases(store)[0] == max(base for base in before if base <= told)
@@ -109,7 +109,7 @@ def test_without_any_copy_nothing_goes(store, monkeypatch):
 
     before = bases(store)
     producers = store.partition(*WHERE).producer_state
-    monkeypatch.setattr(producers, "_take_complete_snapshot", full)
+    monkeypatch.setattr(producers, "take_complete_snapshot", full)
     monkeypatch.setattr(producers, "persist", full)
     with pytest.raises(StoreFullError):
         retain(store)
