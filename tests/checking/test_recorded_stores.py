@@ -144,6 +144,7 @@ def wait_for(history: Path, child: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.soak)])
 def test_processes_that_are_killed(rounds: int, tmp_path: Path) -> None:

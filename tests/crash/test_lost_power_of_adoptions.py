@@ -119,6 +119,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_job, "WHOLE_FILE_BYTES_MIN", 0)
 
 
+@pytest.mark.long
 @pytest.mark.every_nth(2)
 @pytest.mark.parametrize("durability", ["commit", "always"])
 def test_cuts_while_files_become_segments(tmp_path, library, durability):

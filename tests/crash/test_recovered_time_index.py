@@ -80,6 +80,7 @@ ROUND = st.tuples(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(rounds=st.lists(ROUND, min_size=1, max_size=5))
 def test_times_that_come_late_are_found_whatever_happens(rounds):

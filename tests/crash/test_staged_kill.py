@@ -370,6 +370,7 @@ def test_it_may_be_killed_any_number_of_times(path, first):
     check_exactly_once(path, decided=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_unsynced_bytes_of_an_adoption_may_be_lost(path, seed):
     """A power cut in adoption: each partition keeps what was synced, and some of what was not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
 from processes import store_calls
 from processes.crew import Crew
 from processes.lanes import TOPIC, make_store, records_of
@@ -108,6 +109,7 @@ def churn_rows(hand, partition, first_id):
         sequences[producer_id] = sequence + 1
 
 
+@pytest.mark.long
 def test_killed_in_the_midst_of_lmdb(tmp_path):
     """Dead readers and writers of LMDB keep nobody from reading, writing or growing it."""
     path = tmp_path / "store"

@@ -247,4 +247,4 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
         )
 
 
-TestGroupOffsetsMachine = GroupOffsetsMachine.TestCase
+TestGroupOffsetsMachine = pytest.mark.long(GroupOffsetsMachine.TestCase)

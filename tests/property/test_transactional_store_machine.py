@@ -230,6 +230,7 @@ def run(max_examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_store_does_as_the_model():
     run(max_examples=25, steps=30)
 

@@ -318,6 +318,7 @@ def test_what_was_to_be_recovered_is_so_whoever_opens_it(others, store_path):
     check_whole(store_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", short_form(range(3), 1))
 def test_deaths_while_coming_and_going(store_path, others, seed):
     """Killed at any moment of opening or closing; whoever comes next finds everything."""
