@@ -13,9 +13,9 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.session.store_paths import MARKER_NAME
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-CLEAN_MARKER = ".kafka_cleanshutdown"
 _FIRST_LEADER_EPOCH = 0
 
 
@@ -55,7 +55,7 @@ def write_top_files(
     # Kafka writes those that the name of the first segment does not say.
     _write_checkpoint(path / LOG_START_OFFSET, {one: at for one, at in starts.items() if at})
     marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
-    write_atomically(path / CLEAN_MARKER, marker.encode(), sync=False)
+    write_atomically(path / MARKER_NAME, marker.encode(), sync=False)
 
 
 def write_leader_epochs(directory: Path, log: LogBounds) -> None:
