@@ -6,6 +6,8 @@ import ctypes
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +47,22 @@ def mark(**fields: Any) -> None:
 
 def end() -> None:
     ctypes.CDLL(None).trace_end()
+
+
+def events_of(module: str, folder: Path, *arguments: object) -> list[Event]:
+    """Run a test module as a program, preloaded, and return the events that it left in the file
+    "trace" of the folder; that is its first argument.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"power_loss.{module}", *map(str, (folder, *arguments))],
+        env=os.environ | {"LD_PRELOAD": str(build_library(folder))},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(read(folder / "trace"))
 
 
 def read(path: Path) -> Iterator[Event]:

@@ -6,8 +6,6 @@ cut the log there, and what was promised behind it would be gone.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -70,17 +68,7 @@ def segment_names(files: PartitionFiles) -> set[int]:
 
 
 def steps_of_a_deletion(folder: Path, spares: int) -> list[str]:
-    library = disk_trace.build_library(folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "power_loss.test_deletions_in_order", folder, str(spares)],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    events = list(disk_trace.read(folder / "trace"))
+    events = disk_trace.events_of("test_deletions_in_order", folder, spares)
     begun = next(at for at, event in enumerate(events) if event.kind == BEGUN)
     return [step for event in events[begun:] if (step := step_of(event))]
 

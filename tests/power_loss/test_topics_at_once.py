@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,17 +21,7 @@ STATES = 24
 
 
 def test_a_cut_leaves_all_topics_or_none(tmp_path: Path):
-    library = disk_trace.build_library(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "power_loss.test_topics_at_once", tmp_path],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    events = list(disk_trace.read(tmp_path / "trace"))
+    events = disk_trace.events_of("test_topics_at_once", tmp_path)
     created = next(at for at, one in enumerate(events) if one.kind == MARK)
     assert any(one.kind == ALL_SYNCED for one in events[:created])
     found = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,18 +25,8 @@ def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records
     tmp_path: Path, work: str
 ):
     """Else a power cut takes a file whose content was synced, and with it what was promised."""
-    library = disk_trace.build_library(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "power_loss.test_unsynced_names", work, tmp_path],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    synced = [one.first.decode() for one in disk_trace.read(tmp_path / "trace")
-              if one.kind == SYNCED and one.number == 1]  # fmt: skip
+    events = disk_trace.events_of("test_unsynced_names", tmp_path, work)
+    synced = [one.first.decode() for one in events if one.kind == SYNCED and one.number == 1]
     assert synced == [f"{TOPIC}-0"]
 
 
@@ -96,4 +85,4 @@ with eoslog.open({str(path)!r}) as store:
 
 
 if __name__ == "__main__":
-    {"recovery": recovery, "adoption": adoption}[sys.argv[1]](sys.argv[2])
+    {"recovery": recovery, "adoption": adoption}[sys.argv[2]](sys.argv[1])
