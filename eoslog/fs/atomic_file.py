@@ -6,6 +6,7 @@ may reach the disk before the bytes do.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from eoslog.bindings.file_descriptor import open_regular, sync_path
@@ -24,21 +25,47 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     Raises StoreFullError, StoreReadOnlyError or StoreFailedError; the old content is then in place.
     Only where the name could not be synced, a StoreFailedError, the new one is, until a power cut.
     """
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with named_os_errors(f"writing {path}"):
-        with open(temporary, "wb", opener=private_opener) as file:
-            file.write(content)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-        if sync:
+    write_each_atomically({path: content}, sync=sync)
+
+
+def write_each_atomically(contents: Mapping[Path, bytes], *, sync: bool = True) -> None:
+    """Replace files of one directory, each as `write_atomically` does, and sync the directory once.
+
+    After a power cut in between some are the new ones and some the old, in any mixture.
+    """
+    for path, content in contents.items():
+        _write_aside(path, content, sync=sync)
+    for path in contents:
+        _put_in_place(path)
+    if sync:
+        for directory in {path.parent: None for path in contents}:
             try:
-                sync_directory(path.parent)
+                sync_directory(directory)
             except StoreError as error:
+                names = ", ".join(str(path) for path in contents)
                 raise StoreFailedError(
-                    f"{path} was replaced, and is not synced: {error}"
+                    f"{names}: replaced, and not synced: {error}"
                 ) from error
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY_SUFFIX)
+
+
+def _write_aside(path: Path, content: bytes, *, sync: bool) -> None:
+    with (
+        named_os_errors(f"writing {path}"),
+        open(_aside(path), "wb", opener=private_opener) as file,
+    ):
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _put_in_place(path: Path) -> None:
+    with named_os_errors(f"writing {path}"):
+        _aside(path).replace(path)
 
 
 def sync_directory(path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from eoslog.bindings.record_batch import crc32c
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.fs.atomic_file import read_if_there, write_atomically
+from eoslog.fs.atomic_file import read_if_there, write_each_atomically
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET = "log-start-offset-checkpoint"
@@ -28,11 +28,22 @@ def write_checkpoint(
     path: Path, offsets: Mapping[TopicPartition, int], *, sync: bool = True
 ) -> None:
     """Replace the checkpoint by these offsets, sorted by topic and partition."""
+    write_checkpoints({path: offsets}, sync=sync)
+
+
+def write_checkpoints(
+    checkpoints: Mapping[Path, Mapping[TopicPartition, int]], *, sync: bool = True
+) -> None:
+    """Replace several checkpoints of one directory, which is synced once."""
+    contents = {path: _content(path, offsets) for path, offsets in checkpoints.items()}
+    write_each_atomically(contents, sync=sync)
+
+
+def _content(path: Path, offsets: Mapping[TopicPartition, int]) -> bytes:
     lines = [str(CHECKPOINT_VERSION), str(len(offsets) + 1)]
     lines += [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
     summed = "".join(f"{line}\n" for line in lines)
-    content = f"{summed}{SUM_NAME} 0 {_sum(path, summed)}\n"
-    write_atomically(path, content.encode(), sync=sync)
+    return f"{summed}{SUM_NAME} 0 {_sum(path, summed)}\n".encode()
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:

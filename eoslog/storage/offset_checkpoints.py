@@ -6,11 +6,12 @@ cannot be read is left out, as if it were lost: recovery then reads more of the 
 recovery point that is written down index files are synced too, as recovery does not check them
 there: commits, which do not sync them, do not move it. If several processes have the store open,
 each reads again what another one replaced, and one at a time replaces them: what one process wrote
-of its partitions stays when another writes of its own.
+of its partitions stays when another writes of its own. A file that holds on disk what is to be
+written is left as it is: a close after reads alone syncs none of them.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from eoslog.fs.checkpoint_file import (
     LOG_START_OFFSET,
     RECOVERY_POINT,
     read_checkpoint,
-    write_checkpoint,
+    write_checkpoints,
 )
 from eoslog.storage.partition import Partition
 
@@ -66,9 +67,15 @@ class OffsetCheckpoints:
         self._offsets: dict[str, Offsets] = {}
         # Of the files that were read: device, inode, time and size; None where there was none.
         self._identities: dict[str, object] = {}
+        # Of the files that are known to be on disk.
+        self._synced: dict[str, object] = {}
         self.damaged: list[str] = []
         # Partitions whose directories were gone, and up to which offset they were known.
         self.lost: Offsets = {}
+
+    def note_synced(self) -> None:
+        """The files are those of a clean close, which synced them."""
+        self._synced = {name: self._identity(name) for name in self._paths}
 
     def recovery_point(self, where: TopicPartition) -> int:
         """Return the offset below which everything is on disk; 0 if nothing is known."""
@@ -123,15 +130,28 @@ class OffsetCheckpoints:
             known = look()
             with self._lock:
                 self._load()
+                changed = set()
                 for where, offsets in known.items():
                     flushed = max(
                         self._offsets[RECOVERY_POINT].get(where, 0), offsets.flushed_up_to
                     )
-                    self._offsets[RECOVERY_POINT][where] = min(offsets.recovery_point, flushed)
-                    self._offsets[LOG_START_OFFSET][where] = offsets.log_start_offset
-                    self._offsets[HIGH_WATERMARK][where] = offsets.high_watermark
+                    for name, offset in (
+                        (RECOVERY_POINT, min(offsets.recovery_point, flushed)),
+                        (LOG_START_OFFSET, offsets.log_start_offset),
+                        (HIGH_WATERMARK, offsets.high_watermark),
+                    ):
+                        if self._offsets[name].get(where) != offset:
+                            self._offsets[name][where] = offset
+                            changed.add(name)
                 if known:
-                    self._replace(list(self._offsets), sync=sync)
+                    self._replace(
+                        [
+                            name
+                            for name in self._paths
+                            if name in changed or not self._stands(name, sync=sync)
+                        ],
+                        sync=sync,
+                    )
 
     def raise_starts(self, looks: Mapping[TopicPartition, Callable[[], int]]) -> None:
         """Write down that logs start where the looks find them to, those that did below; synced on
@@ -150,11 +170,7 @@ class OffsetCheckpoints:
                 }
                 if raised:
                     self._offsets[LOG_START_OFFSET] = {**starts, **raised}
-                    try:
-                        self._replace([LOG_START_OFFSET], sync=True)
-                    except BaseException:
-                        del self._offsets[LOG_START_OFFSET]  # What stands in the file is read.
-                        raise
+                    self._replace([LOG_START_OFFSET], sync=True)
 
     def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
         """Raise the start of one log, as `raise_starts` does."""
@@ -173,12 +189,27 @@ class OffsetCheckpoints:
                     changed.append(name)
             self._replace(changed, sync=True)
 
-    def _replace(self, names: Iterable[str], *, sync: bool) -> None:
+    def _replace(self, names: Collection[str], *, sync: bool) -> None:
+        checkpoints = {self._paths[name]: self._offsets[name] for name in names}
         try:
+            write_checkpoints(checkpoints, sync=sync)
+        except BaseException:
             for name in names:
-                write_checkpoint(self._paths[name], self._offsets[name], sync=sync)
+                del self._offsets[name]  # What stands in the file is read.
+                self._synced.pop(name, None)
+            raise
         finally:
             self._identities = {name: self._identity(name) for name in self._offsets}
+        if sync:
+            self._synced.update((name, self._identities[name]) for name in names)
+
+    def _stands(self, name: str, *, sync: bool) -> bool:
+        """True if the file is there as it was read or written last, and on disk where that is
+        asked for.
+        """
+        noted = self._synced if sync else self._identities
+        identity = self._identity(name)
+        return identity is not None and identity == noted.get(name)
 
     def _of(self, name: str) -> Offsets:
         with self._lock:

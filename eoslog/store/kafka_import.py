@@ -40,7 +40,7 @@ from eoslog.exchange.broker_logs import BrokerLogs, BrokerPartition, LeftOut
 from eoslog.exchange.import_plan import ImportPlan, PlannedTopic, TopicSetting
 from eoslog.exchange.internal_logs import OpenTransactionalId, OtherGroup
 from eoslog.fs.atomic_file import sync_directory, sync_file
-from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoint
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoints
 from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.identity_files import (
     MetaProperties,
@@ -272,8 +272,8 @@ class _Building:
                     if found.log_start_offset:
                         starts[where] = found.log_start_offset
                     self._step()
-        write_checkpoint(paths.root / LOG_START_OFFSET, starts, sync=False)
-        write_checkpoint(paths.root / RECOVERY_POINT, points, sync=False)
+        checkpoints = {paths.root / LOG_START_OFFSET: starts, paths.root / RECOVERY_POINT: points}
+        write_checkpoints(checkpoints, sync=False)
         known = starts.keys() | points.keys()
         entries = {topic.name: _entry(topic, known) for topic in plan.topics.values()}
         TopicsFile(paths.state).write(entries, None, lambda: entries)

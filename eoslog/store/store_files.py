@@ -97,6 +97,8 @@ class StoreFiles:
         self.signal = AppendSignal(shared)
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
+        if self.session.first and stop.sums:
+            self.checkpoints.note_synced()
         found_ids = FoundProducerIds(shared)
         self.partitions = OpenedPartitions(
             self.paths,

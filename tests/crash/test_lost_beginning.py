@@ -209,7 +209,7 @@ def test_a_start_is_never_lowered(store):
 def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monkeypatch):
     checkpoints = parts_of(store).files.checkpoints
     with monkeypatch.context() as patched:
-        write = "eoslog.storage.offset_checkpoints.write_checkpoint"
+        write = "eoslog.storage.offset_checkpoints.write_checkpoints"
         patched.setattr(write, lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             checkpoints.raise_start(WHERE, lambda: 7)

@@ -12,10 +12,10 @@ from unit_stores import QUIET, values_of
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.fs import atomic_file
 from eoslog.producer.producer import Producer
 from eoslog.storage import (
     log_opener,
-    offset_checkpoints,
     opened_partitions,
     partition_directory,
     producer_state_store,
@@ -95,7 +95,8 @@ CLOSING = {
     "C3 files": after(Partition, "close"),
     "C4": after(store_files.CompactedLog, "persist"),
     "C5": before(store_files.StoreFiles, "_write_checkpoints"),
-    "C6 first file": after(offset_checkpoints, "write_checkpoint"),
+    "C6 aside": after(atomic_file, "_write_aside"),
+    "C6 first file": after(atomic_file, "_put_in_place"),
     "C6": after(store_files.StoreFiles, "_write_checkpoints"),
     "C7": after(producer_state_store.ProducerStateStore, "write_session"),
     "C8": after(store_files, "write_clean_close"),

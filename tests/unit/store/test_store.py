@@ -248,7 +248,7 @@ def test_a_close_that_cannot_write_leaves_no_marker_and_loses_nothing(open_store
     def fail(*_arguments, **_named):
         raise StoreFullError("no space")
 
-    monkeypatch.setattr("eoslog.storage.offset_checkpoints.write_checkpoint", fail)
+    monkeypatch.setattr("eoslog.storage.offset_checkpoints.write_checkpoints", fail)
     with pytest.raises(StoreFullError):
         store.close()
     monkeypatch.undo()
