@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
 from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.progress_line import progress_line
 from eoslog.store.kafka_export import (
     DEFAULT_NODE_ID,
     KafkaExport,
@@ -50,16 +50,14 @@ def export_kafka(
     empty directory.
     """
     standard_output()  # Before the work, all of whose answer would go there.
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        line = progress.add_task("copy", total=None)
+    with progress_line(Console(stderr=True), "copy") as progress:
         export = export_store(
             settings.path(),
             destination,
             open_transactions=open_transactions,
             link=link,
             node_id=node_id,
-            progress=lambda done, total: progress.update(line, completed=done, total=total),
+            progress=progress,
         )
     if settings.as_json:
         echo_json(_described(export))

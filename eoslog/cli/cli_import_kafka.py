@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
 from eoslog.cli.cli_topics import parse_config
+from eoslog.cli.progress_line import progress_line
 
 
 @click.command("import-kafka")
@@ -50,9 +50,7 @@ def import_kafka(
     topic_config: dict[str, dict[str, str]] = {}
     for topic, setting in settings_of_topics:
         topic_config.setdefault(topic, {}).update(parse_config((setting,), "--topic-config"))
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        line = progress.add_task("import", total=None)
+    with progress_line(Console(stderr=True), "import") as progress:
         result = eoslog.import_kafka(
             sources,
             path,
@@ -60,7 +58,7 @@ def import_kafka(
             topic_config=topic_config,
             allow_missing=allow_missing,
             link=link,
-            progress=lambda done, total: progress.update(line, completed=done, total=total),
+            progress=progress,
         )
     if settings.as_json:
         echo_json(_as_json(result))

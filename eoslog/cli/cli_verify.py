@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.progress_line import progress_line
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -244,11 +244,10 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
     ]
     findings = Findings()
     counts: dict[TopicPartition, int] = {}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        line = progress.add_task("verify", total=None)
+    with progress_line(console, "verify") as progress:
         if names:
             for done, target in enumerate(targets):
-                progress.update(line, completed=done, total=len(targets))
+                progress(done, len(targets))
                 findings.problems.extend(
                     problems_of(
                         store, found[target.topic], target, partial(counts.__setitem__, target)
@@ -258,7 +257,7 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
             findings.problems.extend(
                 verify_counting(
                     store,
-                    lambda done, count, _: progress.update(line, completed=done, total=count),
+                    lambda done, count, _: progress(done, count),
                     counts.__setitem__,
                 )
             )

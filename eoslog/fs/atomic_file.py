@@ -43,9 +43,7 @@ def write_each_atomically(contents: Mapping[Path, bytes], *, sync: bool = True) 
                 sync_directory(directory)
             except StoreError as error:
                 names = ", ".join(str(path) for path in contents)
-                raise StoreFailedError(
-                    f"{names}: replaced, and not synced: {error}"
-                ) from error
+                raise StoreFailedError(f"{names}: replaced, and not synced: {error}") from error
 
 
 def _aside(path: Path) -> Path:

@@ -7,20 +7,15 @@ the new directory, the internal topics are written anew, and the files are added
 knows its cluster (`exchange/`). Everything is synced. The last step gives the directory its name.
 
 Invariants: nothing of the store is changed. The destination is not there, or is empty, or is whole:
-a crash at any step before the last leaves the temporary directory `.<destination>.eoslog-...`
-beside it and nothing else, and that may be removed. An error removes it.
+see `fs/new_directory`.
 """
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
 from eoslog.common import clock
 from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.config import CLEANUP_POLICY, INT32_MAX, parse_store_config
@@ -36,8 +31,9 @@ from eoslog.exchange.log_directory import (
     write_top_files,
 )
 from eoslog.exchange.topic_config import SEGMENT_BYTES_MIN, kafka_topic_config
-from eoslog.fs.atomic_file import sync_directory, sync_file, write_atomically
+from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.identity_files import new_id, read_meta_properties
+from eoslog.fs.new_directory import new_directory
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE, make_directories
@@ -165,21 +161,18 @@ def export_kafka(
             f"neither may the destination {target} be in the store {source}, nor the store in it"
         )
     cluster_id = read_meta_properties(source).cluster_id
-    _check_free(target)
-    with _place_beside(target) as place, named_os_errors(f"exporting {source} to {target}"):
-        # Opened first, so that its sync reports each write that failed.
-        with FileDescriptor(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            _copy_locked(source, place / "store", link=link, progress=progress)
-            identity = BrokerIdentity(cluster_id or new_id(), new_id(), node_id)
-            export = _Export(place, identity, open_transactions, config)
-            with as_if_in(source, place / "store"):
-                export.read()
-            export.write()
-            if not sync_file_system(descriptor):
-                _sync_tree(export.logs)
-        _check_free(target)
-        export.logs.rename(target)
-        sync_directory(target.parent)
+    with (
+        new_directory(target, ExportRefusedError) as new,
+        named_os_errors(f"exporting {source} to {target}"),
+    ):
+        copy = new.workspace / "store"
+        _copy_locked(source, copy, link=link, progress=progress)
+        identity = BrokerIdentity(cluster_id or new_id(), new_id(), node_id)
+        export = _Export(new.workspace, identity, open_transactions, config)
+        with as_if_in(source, copy):
+            export.read()
+        export.write()
+        new.publish(export.logs)
     return export.result(target)
 
 
@@ -190,27 +183,6 @@ def _absolute(path: str | os.PathLike[str], what: str) -> Path:
     # Without links: where a path leads is compared.
     with named_os_errors(f"looking for {text}"):
         return Path(text).resolve()
-
-
-def _check_free(target: Path) -> None:
-    with named_os_errors(f"looking at {target}"):
-        if target.is_dir():
-            found = next(target.iterdir(), None)
-            if found is None:
-                return
-            raise ExportRefusedError(f"{target} is not empty: it holds {found.name!r}")
-        if target.exists() or target.is_symlink():
-            raise ExportRefusedError(f"{target} is there, and no directory")
-
-
-@contextmanager
-def _place_beside(target: Path) -> Iterator[Path]:
-    with named_os_errors(f"making a directory beside {target}"):
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name}.eoslog-", dir=target.parent))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _copy_locked(source: Path, copy: Path, *, link: bool, progress: Progress | None) -> None:
@@ -267,13 +239,6 @@ def _sealed_files(paths: StorePaths) -> frozenset[Path]:
         if where.topic not in INTERNAL_TOPICS and where not in unrecovered
         for path in OfflineLog(directory).segments[:-1]
     )
-
-
-def _sync_tree(path: Path) -> None:
-    for directory, _, names in os.walk(path):
-        for name in names:
-            sync_file(Path(directory, name))
-        sync_directory(Path(directory))
 
 
 class _Export:

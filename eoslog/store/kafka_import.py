@@ -5,7 +5,7 @@ is derived from them is made again, by the recovery that every log from elsewher
 each batch is verified once. Indexes, LMDB, producers, groups and transactions are then as those of
 any store, and the next opening looks at nothing again.
 
-The store is built in a directory beside its destination, `<name>.importing-<letters>`, in steps:
+The store is built in a directory beside its destination, see `fs/new_directory`, in steps:
 
 1. Everything that can be refused is looked for in the source; nothing is written yet.
 2. Files are copied or linked, with the topics and the log starts. Nothing is synced yet: recovery
@@ -16,22 +16,17 @@ The store is built in a directory beside its destination, `<name>.importing-<let
    metadata, snapshots, names.
 5. The directory takes the destination's name, and the directory above it is synced.
 
-A crash before step 5 leaves that directory, which nothing reads: remove it. An error removes it.
-Whatever a power cut leaves under the destination's name is a whole store.
-
 A sealed segment of a user's topic may be a hard link. The broker has synced it, by its checkpoint:
 recovery skips it, so it is not written to, and it is verified afterwards, by reading.
 """
 
 import os
-import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_file_system
+from eoslog.bindings.file_descriptor import FileDescriptor, open_regular
 from eoslog.common.config import INT64_MAX, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
@@ -39,7 +34,6 @@ from eoslog.errors import CorruptRecordError, EoslogError, StoreError
 from eoslog.exchange.broker_logs import BrokerLogs, BrokerPartition, LeftOut
 from eoslog.exchange.import_plan import ImportPlan, PlannedTopic, TopicSetting
 from eoslog.exchange.internal_logs import OpenTransactionalId, OtherGroup
-from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoints
 from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.identity_files import (
@@ -48,9 +42,10 @@ from eoslog.fs.identity_files import (
     write_meta_properties,
     write_partition_metadata,
 )
+from eoslog.fs.new_directory import check_free, new_directory
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import FILE_MODE, make_directories, remove_directory
+from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import is_damage
 from eoslog.storage.legal_holes import NOT_LOOKED_AT
@@ -64,7 +59,6 @@ _KAFKAS_INTERNAL_PREFIX = "__"
 # While the store is checked nothing of it is deleted.
 _NOT_NOW = {"log.initial.task.delay.ms": INT64_MAX // 1_000_000_000}
 _END_OF = {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}
-_NAME_LETTERS = 8
 
 Progress = Callable[[int, int], object]
 
@@ -170,8 +164,10 @@ def import_kafka(
         plan = ImportPlan(
             logs, config or {}, topic_config or {}, allow_missing=allow_missing, link=link
         )
-        with _temporary_beside(target) as temporary:
-            return _Building(plan, temporary, target, progress).run()
+        with new_directory(target, StoreError) as new:
+            result = _Building(plan, new.workspace, target, progress).run()
+            new.publish(new.workspace)
+            return result
 
 
 def _path(given: object, what: str) -> str:
@@ -191,27 +187,7 @@ def _check_target(target: Path, sources: Iterable[Path]) -> None:
         for source in sources:
             if resolved.is_relative_to(source.resolve()):
                 raise StoreError(f"{target} is in {source}, which an import only reads")
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise StoreError(f"{target} is in the way: it is no directory")
-        if target.is_dir():
-            if any(target.iterdir()):
-                raise StoreError(f"{target} is not empty: an import makes a new store")
-            if target.is_mount():
-                raise StoreError(f"{target} is a mount point: name a directory below it")
-
-
-@contextmanager
-def _temporary_beside(target: Path) -> Iterator[Path]:
-    """Make a directory that is removed after an error."""
-    temporary = target.with_name(f"{target.name}.importing-{secrets.token_hex(_NAME_LETTERS // 2)}")
-    try:
-        with named_os_errors(f"creating {temporary}"):
-            make_directories(temporary)
-        yield temporary
-    except BaseException:
-        with suppress(OSError):
-            remove_directory(temporary)
-        raise
+    check_free(target, StoreError)
 
 
 class _Building:
@@ -229,20 +205,10 @@ class _Building:
         self._bytes: Counter[str] = Counter()
 
     def run(self) -> KafkaImport:
-        """Make the store, and give it its name."""
-        root = self._paths.root
-        # Opened first: a failed write before that is no error of the sync.
-        with (
-            named_os_errors(f"creating {self._target}"),
-            FileDescriptor(root, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
-        ):
+        """Make the store, and close it; not all of it is synced."""
+        with named_os_errors(f"creating {self._target}"):
             self._place_files()
-            result = self._take_up()
-            if not sync_file_system(descriptor):
-                _sync_each(root)
-            root.replace(self._target)
-            sync_directory(self._target.parent)
-        return result
+            return self._take_up()
 
     def _step(self) -> None:
         self._steps_done += 1
@@ -420,15 +386,6 @@ def _copy(source: Path, target: Path) -> int:
         size_bytes = os.fstat(file.fileno()).st_size
         copy_bytes(file.fileno(), made, size_bytes)
     return size_bytes
-
-
-def _sync_each(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir():
-            _sync_each(path)
-        else:
-            sync_file(path)
-    sync_directory(directory)
 
 
 def _damage_of(found: BrokerPartition, end: int) -> EoslogError:

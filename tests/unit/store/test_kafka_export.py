@@ -23,6 +23,7 @@ from eoslog.errors import (
     NotAStoreError,
     StoreInUseError,
 )
+from eoslog.fs import new_directory
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.inspect.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.store import kafka_export
@@ -271,29 +272,32 @@ def test_the_defaults_of_the_store_are_settings_of_its_topics(closed, tmp_path):
 
 
 STEPS = [
-    "copy_store",
-    "open_as_left",
-    "write_internal_topics",
-    "write_top_files",
-    "sync_file_system",
-    "_check_free",
+    (kafka_export, "copy_store"),
+    (kafka_export, "open_as_left"),
+    (kafka_export, "write_internal_topics"),
+    (kafka_export, "write_top_files"),
+    (new_directory, "sync_file_system"),
+    (new_directory, "check_free"),
 ]
+STEP_NAMES = [name for _, name in STEPS]
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_killed_export_leaves_its_temporary_directory_alone(closed, tmp_path, monkeypatch, step):
+@pytest.mark.parametrize(("module", "step"), STEPS, ids=STEP_NAMES)
+def test_a_killed_export_leaves_its_temporary_directory_alone(
+    closed, tmp_path, monkeypatch, module, step
+):
     before = files_below(closed)
-    work = getattr(kafka_export, step)
+    work = getattr(module, step)
     calls = []
 
     def then_die(*arguments, **named):
         result = work(*arguments, **named)
         calls.append(step)
-        if step != "_check_free" or len(calls) == 2:
+        if step != "check_free" or len(calls) == 2:
             die()
         return result
 
-    monkeypatch.setattr(kafka_export, step, then_die)
+    monkeypatch.setattr(module, step, then_die)
     assert in_child(lambda: export_kafka(closed, tmp_path / "logs").topics, tmp_path) is None
     assert files_below(closed) == before
     left = [one for one in tmp_path.iterdir() if one.name != "store"]
@@ -303,12 +307,12 @@ def test_a_killed_export_leaves_its_temporary_directory_alone(closed, tmp_path, 
     export_kafka(closed, tmp_path / "logs")
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_failed_export_leaves_nothing(closed, tmp_path, monkeypatch, step):
+@pytest.mark.parametrize(("module", "step"), STEPS, ids=STEP_NAMES)
+def test_a_failed_export_leaves_nothing(closed, tmp_path, monkeypatch, module, step):
     def fail(*arguments, **named):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(kafka_export, step, fail)
+    monkeypatch.setattr(module, step, fail)
     with pytest.raises((eoslog.errors.StoreError, OSError)):
         export_kafka(closed, tmp_path / "logs")
     assert [one.name for one in tmp_path.iterdir()] == ["store"]

@@ -78,7 +78,7 @@ def refused(error, match, logs, path, **options):
         eoslog.import_kafka(logs.path, path, **options)
     assert tree(logs.path) == before
     assert not path.exists() or not any(path.iterdir())
-    assert not list(path.parent.glob("*.importing-*"))
+    assert not list(path.parent.glob(".*.eoslog-*"))
 
 
 def test_topics_with_their_ids_offsets_and_bytes(logs, tmp_path):
@@ -566,10 +566,10 @@ def test_a_destination_that_fills_meanwhile_is_left_as_it_is(logs, tmp_path):
         path.mkdir(exist_ok=True)
         (path / "mine").touch()
 
-    with pytest.raises(StoreError, match="creating"):
+    with pytest.raises(StoreError, match="not empty: it holds 'mine'"):
         eoslog.import_kafka(logs.stop(), path, progress=fill)
     assert [one.name for one in path.iterdir()] == ["mine"]
-    assert not list(tmp_path.glob("*.importing-*"))
+    assert not list(tmp_path.glob(".*.eoslog-*"))
 
 
 def test_a_running_broker_is_refused(logs, tmp_path):
@@ -619,7 +619,7 @@ def test_a_killed_import_leaves_a_whole_store_or_none(logs, tmp_path, at):
     )
     assert done.returncode == -signal.SIGKILL
     assert tree(logs.path) == before
-    left = list(tmp_path.glob("store.importing-*"))
+    left = list(tmp_path.glob(".store.eoslog-*"))
     assert (len(left), path.exists()) == ((0, True) if at == 91 else (1, False))
     if left:
         shutil.rmtree(left[0])

@@ -1,0 +1,86 @@
+"""A directory that appears as a whole: what it holds is built beside its place, and synced.
+
+The last step gives it its name. A crash before that leaves the temporary directory
+`.<name>.eoslog-...` beside the place, which nothing reads and which may be removed; an error
+removes it. A power cut leaves nothing under the name, or all of it.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
+from eoslog.errors import StoreError
+from eoslog.fs.atomic_file import sync_directory, sync_file
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories
+
+
+class NewDirectory:
+    """The temporary directory `workspace`, in which one named `target` is built."""
+
+    def __init__(
+        self,
+        target: Path,
+        workspace: Path,
+        refusal: type[StoreError],
+        descriptor: int,
+    ) -> None:
+        self.workspace = workspace
+        self._target = target
+        self._refusal = refusal
+        self._descriptor = descriptor
+
+    def publish(self, built: Path) -> None:
+        """Sync what was built, the workspace or a directory in it, and give it the name; durable on
+        return.
+        """
+        if not sync_file_system(self._descriptor):
+            _sync_tree(built)
+        check_free(self._target, self._refusal)
+        with named_os_errors(f"creating {self._target}"):
+            built.replace(self._target)
+        sync_directory(self._target.parent)
+
+
+@contextmanager
+def new_directory(target: Path, refusal: type[StoreError]) -> Iterator[NewDirectory]:
+    """Make a directory in steps; it is there, as a whole, once it was published.
+
+    Raises `refusal` if the name is taken, then too if it was taken meanwhile; StoreFullError,
+    StoreReadOnlyError, StoreFailedError.
+    """
+    check_free(target, refusal)
+    with named_os_errors(f"making a directory beside {target}"):
+        make_directories(target.parent)
+        workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.eoslog-", dir=target.parent))
+    try:
+        # Opened first, so that its sync reports each write that failed.
+        with named_os_errors(f"opening {workspace}"):
+            opened = FileDescriptor(workspace, os.O_RDONLY | os.O_DIRECTORY)
+        with opened as descriptor:
+            yield NewDirectory(target, workspace, refusal, descriptor)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def check_free(target: Path, refusal: type[StoreError]) -> None:
+    """Raise `refusal` if anything but an empty directory has the name."""
+    with named_os_errors(f"looking at {target}"):
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise refusal(f"{target} is in the way: it is no directory")
+        if target.is_dir():
+            if (found := next(target.iterdir(), None)) is not None:
+                raise refusal(f"{target} is not empty: it holds {found.name!r}")
+            if target.is_mount():
+                raise refusal(f"{target} is a mount point: name a directory below it")
+
+
+def _sync_tree(path: Path) -> None:
+    for directory, _, names in os.walk(path):
+        for name in names:
+            sync_file(Path(directory, name))
+        sync_directory(Path(directory))

@@ -1,0 +1,138 @@
+"""The checkpoints at the top of a store are replaced where they say something new, together."""
+
+from pathlib import Path
+
+import pytest
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.bindings.shared_page import SharedPage
+from eoslog.errors import StoreFullError
+from eoslog.fs import atomic_file
+from eoslog.fs.checkpoint_file import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_checkpoint,
+)
+from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
+
+T0 = TopicPartition("t", 0)
+NAMES = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return SharedPage(str(tmp_path / "shared"), bytes(range(16)), create=True)
+
+
+@pytest.fixture
+def synced(monkeypatch) -> list[str]:
+    """The names of what the atomic files sync, in order; "." is the directory."""
+    names: list[str] = []
+    write_aside, sync_directory = atomic_file._write_aside, atomic_file.sync_directory
+
+    def write(path: Path, content: bytes, *, sync: bool) -> None:
+        if sync:
+            names.append(path.name)
+        write_aside(path, content, sync=sync)
+
+    def sync_names(path: Path) -> None:
+        names.append(".")
+        sync_directory(path)
+
+    monkeypatch.setattr(atomic_file, "_write_aside", write)
+    monkeypatch.setattr(atomic_file, "sync_directory", sync_names)
+    return names
+
+
+def test_what_changed_is_synced_with_one_sync_of_the_directory(tmp_path, shared, synced):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    assert synced == [*NAMES, "."]
+    synced.clear()
+    checkpoints.write({T0: LastOffsets(20, 1, 22, 20)})
+    assert synced == [RECOVERY_POINT, HIGH_WATERMARK, "."]
+    synced.clear()
+    checkpoints.write({T0: LastOffsets(20, 1, 22, 20)})
+    assert synced == []
+
+
+def test_what_was_not_synced_is_synced_though_nothing_changed(tmp_path, shared, synced):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)}, sync=False)
+    assert synced == []
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    assert synced == [*NAMES, "."]
+    # Nor is it known what another process did.
+    synced.clear()
+    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 1, 12, 10)}, sync=False)
+    assert synced == []
+    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 1, 12, 10)})
+    assert synced == [*NAMES, "."]
+
+
+def test_what_another_process_replaced_is_not_taken_as_synced(tmp_path, shared, synced):
+    ours, theirs = OffsetCheckpoints(tmp_path, shared), OffsetCheckpoints(tmp_path, shared)
+    ours.write({T0: LastOffsets(10, 1, 12, 10)})
+    theirs.write({T0: LastOffsets(20, 1, 22, 20)}, sync=False)
+    synced.clear()
+    ours.write({T0: LastOffsets(20, 1, 22, 20)})
+    assert synced == [RECOVERY_POINT, HIGH_WATERMARK, "."]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_was_removed_meanwhile_is_written_again(tmp_path, shared, sync):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    (tmp_path / LOG_START_OFFSET).unlink()
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)}, sync=sync)
+    assert read_checkpoint(tmp_path / LOG_START_OFFSET) == {T0: 1}
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("step", ["_write_aside", "_put_in_place"])
+def test_what_could_not_be_written_is_written_the_next_time(
+    tmp_path, shared, monkeypatch, step, sync
+):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    work = getattr(atomic_file, step)
+
+    def fail(path: Path, *rest: bytes, **named: bool) -> None:
+        if path.name == HIGH_WATERMARK:
+            raise StoreFullError("no space")
+        work(path, *rest, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic_file, step, fail)
+        with pytest.raises(StoreFullError):
+            checkpoints.write({T0: LastOffsets(20, 2, 22, 20)}, sync=sync)
+    kept = step == "_write_aside"
+    assert checkpoints.recovery_point(T0) == (10 if kept else 20)
+    assert read_checkpoint(tmp_path / HIGH_WATERMARK) == {T0: 12}
+    checkpoints.write({T0: LastOffsets(20, 2, 22, 20)}, sync=sync)
+    found = [read_checkpoint(tmp_path / name)[T0] for name in NAMES]
+    assert found == [20, 2, 22]
+
+
+def test_a_close_after_reads_alone_syncs_no_checkpoint(store_path, synced):
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("t", partitions=3)
+        for number in range(3):
+            store.producer().append("t", number, [b"value"])
+    before = {name: (store_path / name).stat().st_ino for name in NAMES}
+    with eoslog.open(store_path) as store:
+        consumer = store.consumer()
+        consumer.assign([TopicPartition("t", number) for number in range(3)])
+        assert len(consumer.poll(10)) == 3
+        synced.clear()
+    assert synced == [".kafka_cleanshutdown", "."]
+    assert {name: (store_path / name).stat().st_ino for name in NAMES} == before
+    # After an unclean stop nothing is known of them.
+    (store_path / ".kafka_cleanshutdown").unlink()
+    with eoslog.open(store_path) as store:
+        for number in range(3):
+            store.partition("t", number)
+        synced.clear()
+    assert synced == [*NAMES, ".", ".kafka_cleanshutdown", "."]
