@@ -131,6 +131,8 @@ class PartitionProducers:
         while True:
             try:
                 self.restored_from = self._restore_table()
+                self._loaded_offset = self._replayed_from()
+                self._on_restored()
             except (FellBehindError, OffsetOutOfRangeError, FileNotFoundError):
                 # The last: a snapshot that went with its segment between the look and the reading.
                 if not self.log.attached:
@@ -139,8 +141,6 @@ class PartitionProducers:
                 self.log.reattach()
                 self.persisted_offset = -1
             else:
-                self._loaded_offset = self._replayed_from()
-                self._on_restored()
                 return
 
     def _replayed_from(self) -> int:

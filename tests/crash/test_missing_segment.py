@@ -19,6 +19,7 @@ from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET
 from eoslog.storage import topic_registry
 from eoslog.storage.offset_checkpoints import last_offsets
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.store.store import parts_of
 from eoslog.store.store_files import StoreFiles
 
@@ -255,3 +256,46 @@ with eoslog.open({str(path)!r}) as store:
     other.end()
     assert len(starts) > 5
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("at", ["_replayed_from", "_on_restored"])
+def test_what_is_deleted_while_producers_are_restored_is_no_error(tmp_path, monkeypatch, at):
+    path = tmp_path / "store"
+    fill(path)
+    other = OtherProcess(f"""
+import eoslog
+with eoslog.open({str(path)!r}) as store:
+    partition, producer = store.partition("rows", 0), store.producer()
+    say("open")
+    wait()
+    for _ in range(200):
+        producer.append("rows", 0, [b"x" * 60])
+    partition.delete_segments(partition.active_base_offset)
+    say("deleted")
+    wait()
+""")
+    assert other.hear() == "open"
+    deleted = []
+
+    def ask_for_the_end(producers, work):
+        if not deleted and producers.log.topic == WHERE.topic:
+            other.tell()
+            deleted.append(other.hear())
+            assert producers.log.log_end_offset > 200
+        return work()
+
+    init = PartitionProducers.__init__
+
+    def prepared(producers, *rest, **named):
+        init(producers, *rest, **named)
+        work = getattr(producers, at)
+        monkeypatch.setattr(producers, at, lambda: ask_for_the_end(producers, work), raising=False)
+
+    monkeypatch.setattr(PartitionProducers, "__init__", prepared)
+    with eoslog.open(path) as store:
+        partition = store.partition(*WHERE)
+        assert deleted == ["deleted"]
+        assert partition.lost_range is None
+        assert store.verify() == []
+    other.tell()
+    other.end()
