@@ -43,6 +43,7 @@ def killed_child(tmp_path):
             os.killpg(child.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_driver_killed_while_its_tasks_write_leaves_nothing(spark, store_path, killed_child):
     """The replay has another number of tasks; the first driver's staged files are never read."""
     killed_child("write", store_path, ROWS)

@@ -107,6 +107,7 @@ def all_of(batches):
 # With Spark.
 
 
+@pytest.mark.long
 def test_a_query_goes_on_where_it_stopped_within_its_limit(store, query):
     fill(store, 0, 60)
     fill(store, 60, 90, partition=1)
@@ -146,6 +147,7 @@ def test_a_first_batch_that_is_run_again_has_the_records_it_had(store, query):
     assert query.run(**options) == {0: [5, 6, 7, 8, 9], 1: list(range(10, 20))}
 
 
+@pytest.mark.long
 def test_what_is_not_committed_waits_and_what_was_aborted_never_comes(store, query):
     fill(store, 0, 3)
     with store.producer(transactional_id="t") as producer:
