@@ -4,7 +4,7 @@
     python benches/growth.py poll wake  some of them
 
 Prints a Markdown table. No figure is a time that the machine's other work could change: the one
-latency is a median beside the same without bystanders.
+latency is a median beside the same without bystanders, and an export is timed beside a copy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import errno
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ APPENDS = 500
 PAUSE_S = 0.002
 IDS = 100
 IDLE_S = 20
+EXPORTS = 3
 SETTLE_S = 15  # The rows of producers are written, and index entries.
 
 
@@ -191,6 +193,34 @@ def idle(folder: Path, size: int) -> float:
         return (time.process_time() - begun_s) * 1e3
 
 
+def export(folder: Path, size: int) -> float:
+    """The time of an export of so many MB beside that of a copy, both with their syncs."""
+    path = folder / "store"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t")
+        producer = store.producer()
+        for _ in range(size):
+            producer.append("t", partition=0, values=[os.urandom(1024)] * 1000)
+
+    def timed(work: Callable[[Path], object]) -> float:
+        target = folder / "target"
+        begun_s = time.monotonic()
+        work(target)
+        taken_s = time.monotonic() - begun_s
+        shutil.rmtree(target)
+        os.sync()
+        return taken_s
+
+    def copy(target: Path) -> None:
+        shutil.copytree(path, target)
+        os.sync()
+
+    def export_it(target: Path) -> None:
+        eoslog.export_kafka(path, target)
+
+    return statistics.median(timed(export_it) / timed(copy) for _ in range(EXPORTS))
+
+
 class Cost(NamedTuple):
     what: str
     sizes: tuple[int, ...]
@@ -227,6 +257,11 @@ COSTS = {
         f"segment files open, of so many partitions, where {FILES} files are allowed",
         (100, 1000, 10_000),
         files,
+    ),
+    "export": Cost(
+        "export to Kafka of so many MB, time beside a copy, both synced",
+        (16, 128, 1024),
+        export,
     ),
 }
 

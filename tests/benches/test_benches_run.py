@@ -100,7 +100,8 @@ def test_the_report_has_a_row_for_every_figure(results: Path, left_out: set[str]
 
 # All but the one that counts syncs, which tests/call_faults does, and the one that waits.
 @pytest.mark.parametrize(
-    "name", short_form(["poll", "init", "wake", "topic", "state", "files"], "poll", "files")
+    "name",
+    short_form(["poll", "init", "wake", "topic", "state", "files", "export"], "poll", "export"),
 )
 def test_a_cost_that_must_not_grow_is_measured(name):
     done = subprocess.run(
