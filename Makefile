@@ -21,7 +21,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth wheel sdist clean check-tools
+.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth bench-durable wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -129,6 +129,10 @@ demo: venv
 # Costs that must not grow with what a store holds, as a table.
 bench-growth: venv
 	$(BIN)/python benches/growth.py
+
+# Durable commits beside SQLite, LMDB, RocksDB and bare syncs of the same run, as tables.
+bench-durable: venv
+	$(BIN)/python benches/durable.py
 
 bench: venv
 	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=build/benchmarks.json

@@ -90,14 +90,14 @@ def number(value: float, unit: str) -> str:
     return f"{value:.2f}"
 
 
-def update_page(path: Path, text: str) -> None:
-    """Replace what stands between the marks of a page."""
+def update_page(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Replace what stands between two marks of a page."""
     page = path.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{path}: expected one {BEGIN} and one {END}")
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"{path}: expected one {begin} and one {end}")
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

@@ -122,3 +122,46 @@ def test_a_cost_that_is_not_there_is_named():
     )
     assert done.returncode == 2
     assert "no such cost: polls" in done.stderr
+
+
+# Their syncs are known: LMDB writes its last page through a descriptor with O_DSYNC.
+KNOWN_SYNCS = {"bare": 1, "two_files": 2, "lmdb": 2, "sqlite_1000": None, "transaction_4": None}
+
+
+@pytest.mark.parametrize("names", short_form(["", " ".join(KNOWN_SYNCS)], " ".join(KNOWN_SYNCS)))
+def test_durable_commits_are_compared(names: str, tmp_path: Path) -> None:
+    from durable_works import WORKS
+
+    done = subprocess.run(
+        [sys.executable, BENCHES / "durable.py", "--quick", *names.split()],
+        env=os.environ | {"EOSLOG_BENCH_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir()), "a bench left files behind"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in done.stdout.splitlines()
+        if line.startswith("| ")
+    ]
+    found = {cells[0]: cells for cells in rows}
+    for name in names.split() or WORKS:
+        commits, syncs = found[WORKS[name].what][1], found[WORKS[name].what][5]
+        assert float(commits.replace(",", "")) > 0
+        if KNOWN_SYNCS.get(name) is not None:
+            assert float(syncs) == KNOWN_SYNCS[name]
+    assert "4 threads beside the bare sync" in found
+    assert ("the same beside SQLite" in found) == (not names), "a figure of works that did not run"
+
+
+def test_a_work_that_is_not_there_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHES / "durable.py", "oracle"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no such work: oracle" in done.stderr
