@@ -11,7 +11,7 @@ written is left as it is: a close after reads alone syncs none of them.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,26 +130,21 @@ class OffsetCheckpoints:
             known = look()
             with self._lock:
                 self._load()
-                changed = set()
+                points = self._offsets[RECOVERY_POINT]
+                found: dict[str, Offsets] = {name: {} for name in self._paths}
                 for where, offsets in known.items():
-                    flushed = max(
-                        self._offsets[RECOVERY_POINT].get(where, 0), offsets.flushed_up_to
-                    )
-                    for name, offset in (
-                        (RECOVERY_POINT, min(offsets.recovery_point, flushed)),
-                        (LOG_START_OFFSET, offsets.log_start_offset),
-                        (HIGH_WATERMARK, offsets.high_watermark),
-                    ):
-                        if self._offsets[name].get(where) != offset:
-                            self._offsets[name][where] = offset
-                            changed.add(name)
+                    flushed = max(points.get(where, 0), offsets.flushed_up_to)
+                    found[RECOVERY_POINT][where] = min(offsets.recovery_point, flushed)
+                    found[LOG_START_OFFSET][where] = offsets.log_start_offset
+                    found[HIGH_WATERMARK][where] = offsets.high_watermark
                 if known:
+                    wanted = {name: {**self._offsets[name], **found[name]} for name in found}
                     self._replace(
-                        [
-                            name
-                            for name in self._paths
-                            if name in changed or not self._stands(name, sync=sync)
-                        ],
+                        {
+                            name: offsets
+                            for name, offsets in wanted.items()
+                            if offsets != self._offsets[name] or not self._stands(name, sync=sync)
+                        },
                         sync=sync,
                     )
 
@@ -168,9 +163,9 @@ class OffsetCheckpoints:
                 raised = {
                     where: start for where, start in found.items() if starts.get(where, -1) < start
                 }
-                if raised:
-                    self._offsets[LOG_START_OFFSET] = {**starts, **raised}
-                    self._replace([LOG_START_OFFSET], sync=True)
+                # What an error left may not be on the disk.
+                if raised or not self._stands(LOG_START_OFFSET, sync=True):
+                    self._replace({LOG_START_OFFSET: {**starts, **raised}}, sync=True)
 
     def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
         """Raise the start of one log, as `raise_starts` does."""
@@ -180,28 +175,24 @@ class OffsetCheckpoints:
         """Leave partitions out that are being deleted; durable on return."""
         with self._shared.held(LOCK_CHECKPOINTS), self._lock:
             self._load()
-            changed = []
-            for name, offsets in self._offsets.items():
-                held = len(offsets)
-                for where in partitions:
-                    offsets.pop(where, None)
-                if len(offsets) < held:
-                    changed.append(name)
-            self._replace(changed, sync=True)
+            gone = frozenset(partitions)
+            kept = {
+                name: {where: at for where, at in offsets.items() if where not in gone}
+                for name, offsets in self._offsets.items()
+                if not gone.isdisjoint(offsets)
+            }
+            self._replace(kept, sync=True)
 
-    def _replace(self, names: Collection[str], *, sync: bool) -> None:
-        checkpoints = {self._paths[name]: self._offsets[name] for name in names}
-        try:
-            write_checkpoints(checkpoints, sync=sync)
-        except BaseException:
-            for name in names:
-                del self._offsets[name]  # What stands in the file is read.
-                self._synced.pop(name, None)
-            raise
-        finally:
-            self._identities = {name: self._identity(name) for name in self._offsets}
-        if sync:
-            self._synced.update((name, self._identities[name]) for name in names)
+    def _replace(self, wanted: Mapping[str, Offsets], *, sync: bool) -> None:
+        """Have these offsets in the files. What is known changes after them: what an error or an
+        interrupt leaves is read again.
+        """
+        write_checkpoints({self._paths[name]: wanted[name] for name in wanted}, sync=sync)
+        for name, offsets in wanted.items():
+            self._offsets[name] = offsets
+            self._identities[name] = self._identity(name)
+            if sync:
+                self._synced[name] = self._identities[name]
 
     def _stands(self, name: str, *, sync: bool) -> bool:
         """True if the file is there as it was read or written last, and on disk where that is
@@ -218,14 +209,13 @@ class OffsetCheckpoints:
 
     def _load(self) -> None:
         for name in self._paths:
-            if name not in self._offsets:
-                self._identities[name] = self._identity(name)
+            identity = self._identity(name)
+            if name not in self._offsets or (
+                identity is not None and identity != self._identities.get(name)
+            ):
                 self._offsets[name] = self._read(name)
-            else:
-                identity = self._identity(name)
-                if identity is not None and identity != self._identities[name]:
-                    self._identities[name] = identity
-                    self._offsets[name] = self._read(name)
+                # Last: what an interrupt leaves is read again.
+                self._identities[name] = identity
 
     def _identity(self, name: str) -> object:
         try:

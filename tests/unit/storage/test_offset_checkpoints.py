@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from crash.interrupted_lines import interrupted_at
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.errors import StoreFullError
+from eoslog.errors import StoreFailedError, StoreFullError
 from eoslog.fs import atomic_file
 from eoslog.fs.checkpoint_file import (
     HIGH_WATERMARK,
@@ -136,3 +137,54 @@ def test_a_close_after_reads_alone_syncs_no_checkpoint(store_path, synced):
             store.partition("t", number)
         synced.clear()
     assert synced == [*NAMES, ".", ".kafka_cleanshutdown", "."]
+
+
+def is_ours(frame):
+    return frame.f_code.co_filename.endswith(("/storage/offset_checkpoints.py", "/atomic_file.py"))
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        (lambda one: one.write({T0: LastOffsets(20, 2, 22, 20)}), ({T0: 20}, {T0: 2}, {T0: 22})),
+        (lambda one: one.raise_start(T0, lambda: 3), ({T0: 10}, {T0: 3}, {T0: 12})),
+        (lambda one: one.forget([T0]), ({}, {}, {})),
+    ],
+)
+def test_whatever_is_interrupted_the_next_call_writes_it(tmp_path, shared, call, after):
+    line, was_cut = 0, True
+    while was_cut:
+        line += 1
+        checkpoints = OffsetCheckpoints(tmp_path, shared)
+        checkpoints.forget([T0])
+        checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+        # What it read itself it may not have read again yet.
+        checkpoints = OffsetCheckpoints(tmp_path, shared)
+        was_cut = False
+        with interrupted_at(line, is_ours):
+            try:
+                call(checkpoints)
+            except KeyboardInterrupt:
+                was_cut = True
+        call(checkpoints)
+        assert tuple(read_checkpoint(tmp_path / name) for name in NAMES) == after, f"line {line}"
+    assert line > 20
+
+
+def test_a_start_whose_directory_could_not_be_synced_is_synced_the_next_time(
+    tmp_path, shared, synced, monkeypatch
+):
+    """Segments below it are deleted then: a power cut must not bring the earlier start back."""
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+
+    def fail(_: Path) -> None:
+        raise StoreFailedError("no sync")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic_file, "sync_directory", fail)
+        with pytest.raises(StoreFailedError):
+            checkpoints.raise_start(T0, lambda: 7)
+    synced.clear()
+    checkpoints.raise_start(T0, lambda: 7)
+    assert "." in synced
