@@ -11,7 +11,7 @@ cdef class OpenedLog:
     cdef int _page_fd                        # Locked until others may attach; else -1.
     cdef object _shared
     cdef int64_t _checkpoint                 # Everything below was synced, index files too.
-    cdef bytes _directory_bytes, _spare_bytes, _cut_bytes
+    cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes
     cdef readonly str path
     cdef readonly str topic
     cdef readonly int partition

@@ -89,6 +89,7 @@ cdef class OpenedLog:
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
+        self._page_directory_bytes = os.fsencode(os.path.dirname(control_path))
         for directory in (cut_path, os.path.dirname(control_path)):
             if not os.path.isdir(directory):
                 # The mode is that of the last one alone.
@@ -97,6 +98,8 @@ cdef class OpenedLog:
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
         self._log.cut_directory = self._cut_bytes
+        if config.get("eoslog.page.unsynced", 0):
+            self._log.page_directory = self._page_directory_bytes
         self._set_options(config)
         self._log.process_id = os.getpid()
         self._shared = shared

@@ -26,7 +26,8 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.log_roll cimport log_end_segment
 from eoslog.native.partition_log cimport (
-    log_active, log_check_directory, log_end, log_publish, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_check_directory, log_end, log_name_page, log_publish, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
 from eoslog.native.record_batch cimport (
@@ -314,6 +315,8 @@ cdef Status add_behind(
     cdef int64_t end = log_end(log)
     cdef Segment* sealed = log_active(log)
     cdef Status status = log_check_directory(log, out)
+    if status == STATUS_OK:
+        status = log_name_page(log, out)
     if status != STATUS_OK:
         return status
     segment_path(log.directory, end, b".log", path)

@@ -41,6 +41,7 @@ cdef struct PartitionLog:
     const char* directory            # Borrowed; the owner keeps them alive and NUL-terminated.
     const char* spare_directory
     const char* cut_directory
+    const char* page_directory       # To be synced before a second segment; NULL once it was.
     uint64_t device                  # Of the directory, as it was opened.
     uint64_t inode
     LogOptions options
@@ -87,6 +88,7 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil
 cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_name_page(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil

@@ -33,7 +33,9 @@ from eoslog.native.control_page cimport (
     control_flag, control_load, control_raise, control_store, control_store_32,
     control_write_begin, control_write_end,
 )
-from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity, eos_sync_data
+from eoslog.native.mapped_io cimport (
+    eos_file_bytes, eos_identity, eos_sync_data, eos_sync_directory,
+)
 from eoslog.native.open_files cimport (
     file_owner_enter, file_owner_leave, file_owner_unlink, open_files_make_room,
 )
@@ -309,10 +311,28 @@ cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil:
     return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
 
 
+cdef Status log_name_page(PartitionLog* log, Fault* out) noexcept nogil:
+    """Have the page's name on the disk before a second segment: a log that nothing knows passes for
+    one that was moved here, in which a power cut's hole between two segments would be legal.
+    """
+    cdef int error
+    if log.page_directory == NULL or log.segment_count == 0:
+        return STATUS_OK
+    error = eos_sync_directory(log.page_directory)
+    if error != 0:
+        out.os_errno = error
+        return fault(
+            out, STATUS_IO, "the directory of the control pages could not be synced", 0, error)
+    log.page_directory = NULL
+    return STATUS_OK
+
+
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
     """Make a new, empty active segment at the end of the list."""
     cdef Segment* segment
     cdef Status status = log_check_directory(log, out)
+    if status == STATUS_OK:
+        status = log_name_page(log, out)
     if status != STATUS_OK:
         return status
     pthread_mutex_lock(&log.segments_lock)

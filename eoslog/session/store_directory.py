@@ -85,7 +85,8 @@ def _check_way(root: Path) -> None:
 def _make_directories(paths: StorePaths) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
-        make_directories(paths.state)
+        # On the disk with the first list of topics, like all that is in `state` then.
+        make_directories(paths.controls)
         for path in made:
             sync_directory(path.parent)
 

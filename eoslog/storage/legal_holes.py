@@ -9,7 +9,9 @@ Invariant: it is noted before the opening that the log is unknown, since the ope
 One that is cut short begins again.
 
 A log that eoslog writes is known from its first opening on: by its control page, from the first
-persisted producers on by LMDB, from the first checkpoint on by that. An unknown log was moved here
+persisted producers on by LMDB, from the first checkpoint on by that. A power cut can leave a hole
+only between two segments, so until the first checkpoint the page's name is synced before a second
+one comes (not with durability "process"). An unknown log was moved here
 from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
 """
 

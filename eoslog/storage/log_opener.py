@@ -68,9 +68,14 @@ class LogOpener:
 
         An exception in the block of `opening` closes the log again.
         """
-        config = _log_settings(
-            topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
-        )
+        config = {
+            **_log_settings(
+                topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
+            ),
+            "eoslog.page.unsynced": (
+                self._durability != "process" and not self._checkpoints.knows(where)
+            ),
+        }
         recovery_point = self._checkpoints.recovery_point(where)
         with named_os_errors(f"opening {where}"):
             log = PartitionLog(
