@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld
 from eoslog.bindings.lock_block import LockBlock
+from eoslog.bindings.log_transactions import OpenTransaction
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
@@ -225,6 +226,7 @@ class TransactionRecovery:
                 newer_epoch,
                 state.partition,
                 record.offset,
+                fields["last_update_ms"],
             )
             for place in fields["partitions"] or ():
                 where = TopicPartition(*place)
@@ -351,10 +353,12 @@ class TransactionRecovery:
                     found.first_offset,
                 )
             commit = decision.commit
+            if commit and not decision.newer_epoch and _began_after(found, decision, partition):
+                commit = None  # It is for a coordinator, or an operator, to decide.
             if commit is None:
                 _log.error(
-                    "%s: the transaction of producer id %d, epoch %d, open since offset %d, is "
-                    "over, and its decision is unknown: it stays open until an operator ends it",
+                    "%s: the transaction of producer id %d, epoch %d, open since offset %d, has no "
+                    "decision that is known to be its own: it stays open until an operator ends it",
                     where,
                     producer_id,
                     epoch,
@@ -575,6 +579,28 @@ def _with_older(decision: Decision, older: Decision | None) -> Decision:
         return decision
     commit = decision.commit if older.commit == decision.commit else None
     return decision._replace(commit=commit, offset=older.offset)
+
+
+def _began_after(found: OpenTransaction, decision: Decision, partition: Partition) -> bool:
+    """True if the marker of the decision is in the log before the transaction, which shares the
+    epoch of the one that was decided.
+    """
+    offset = partition.log_start_offset
+    while offset < found.first_offset:
+        headers = partition.read_headers(offset)
+        if not headers:
+            break
+        for header in headers:
+            if (
+                header.is_control
+                and header.last_offset < found.first_offset
+                and header.producer_id == found.producer_id
+                and header.producer_epoch == found.producer_epoch
+                and header.max_timestamp >= decision.decided_ms
+            ):
+                return True
+        offset = headers[-1].last_offset + 1
+    return False
 
 
 def _decided_epochs(entry: _Known) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class Decision(NamedTuple):
     record.
 
     Transactions of older protocols share an epoch, and their markers do not have a newer one.
-    `commit` is None if those of one epoch were decided in both ways.
+    `commit` is None if those of one epoch were decided in both ways, `decided_ms` the time of the
+    newest one.
     """
 
     commit: bool | None
@@ -34,6 +35,7 @@ class Decision(NamedTuple):
     newer_epoch: bool
     state_partition: int
     offset: int
+    decided_ms: int = -1
 
 
 # By producer id and epoch of the data.

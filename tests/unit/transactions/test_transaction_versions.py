@@ -252,6 +252,23 @@ def test_one_that_the_newest_transaction_does_not_have_is_taken_for_the_one_befo
     assert_sound(path)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_came_after_the_marker_of_a_commit_is_not_committed_by_it(log, path, clean):
+    """As a request that was late leaves it, or a power cut that took the newest records of ids."""
+    log.transaction(COMMIT, b"1")
+    log.transaction(COMMIT, b"2")
+    log.write(b"late", T0)
+    stop(log, clean=clean)
+    with eoslog.open(path) as store:
+        assert committed(store) == [[b"1", b"2"]] * 2
+        (still,) = store.partition(*T0).open_transactions()
+        assert still.first_offset == 4
+        store.abort_transaction(topic="t", partition=0, start_offset=still.first_offset)
+        commit(store, b"3")
+        assert committed(store) == [[b"1", b"2", b"3"]] * 2
+    assert_sound(path)
+
+
 def test_an_id_goes_from_the_older_version_to_the_newer_one(log, path):
     log.transaction(COMMIT, b"1")
     log.transaction(ABORT, b"2")
