@@ -24,6 +24,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import ExportRefusedError, InvalidRequestError
 from eoslog.exchange.bootstrap_checkpoint import FILE_NAME as BOOTSTRAP_NAME
 from eoslog.exchange.bootstrap_checkpoint import ExportedTopic, encode_bootstrap
+from eoslog.exchange.broker_logs import METADATA_PARTITION
 from eoslog.exchange.log_directory import (
     BrokerIdentity,
     LogBounds,
@@ -141,9 +142,10 @@ def export_kafka(
     settings that the store is opened with, as `eoslog.open` takes them. `progress(done, total)` is
     called with the bytes that were copied.
 
-    Raises ExportRefusedError (open transactions; an incomplete staged job; the destination holds
-    something), StoreInUseError, NotAStoreError, StoreVersionError, StoreFullError,
-    CorruptRecordError, InvalidConfigError, InvalidRequestError, ValueError, TypeError.
+    Raises ExportRefusedError (open transactions; an incomplete staged job; a topic with the name of
+    the broker's own log; the destination holds something), StoreInUseError, NotAStoreError,
+    StoreVersionError, StoreFullError, CorruptRecordError, InvalidConfigError, InvalidRequestError,
+    ValueError, TypeError.
     """
     choices = get_args(OpenTransactions)
     if open_transactions not in choices:
@@ -357,6 +359,10 @@ class _Export:
         for topic in files.registry.all():
             if topic.internal:
                 continue
+            if topic.name == METADATA_PARTITION.topic:
+                raise ExportRefusedError(
+                    f"topic {topic.name}: a broker has its cluster's metadata under this name"
+                )
             self._topics.append(self._exported(topic, files.partitions.config_of(topic)))
             for where in topic.topic_partitions():
                 partition = files.partitions.if_open(where)

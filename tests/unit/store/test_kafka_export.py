@@ -266,6 +266,14 @@ def test_wrong_arguments_are_refused(closed, tmp_path, options, error):
     assert [one.name for one in tmp_path.iterdir()] == ["store"]
 
 
+def test_a_topic_with_the_name_of_the_brokers_own_log_is_refused(closed, tmp_path):
+    with eoslog.open(closed) as store:
+        store.create_topic("__cluster_metadata")
+    with pytest.raises(ExportRefusedError, match="topic __cluster_metadata"):
+        export_kafka(closed, tmp_path / "logs")
+    assert [one.name for one in tmp_path.glob("*logs*")] == []
+
+
 def test_the_defaults_of_the_store_are_settings_of_its_topics(closed, tmp_path):
     export_kafka(closed, tmp_path / "logs", config={"log.retention.ms": 5000})
     assert b"retention.ms\x055000" in (tmp_path / "logs" / "bootstrap.checkpoint").read_bytes()
