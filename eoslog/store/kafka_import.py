@@ -21,6 +21,8 @@ recovery skips it, so it is not written to, and it is verified afterwards, by re
 """
 
 import os
+import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +32,12 @@ from eoslog.bindings.file_descriptor import FileDescriptor, open_regular
 from eoslog.common.config import INT64_MAX, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError, EoslogError, StoreError
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    StoreError,
+    UnsupportedForMessageFormatError,
+)
 from eoslog.exchange.broker_logs import BrokerLogs, BrokerPartition, LeftOut
 from eoslog.exchange.import_plan import ImportPlan, PlannedTopic, TopicSetting
 from eoslog.exchange.internal_logs import OpenTransactionalId, OtherGroup
@@ -59,6 +66,10 @@ _KAFKAS_INTERNAL_PREFIX = "__"
 # While the store is checked nothing of it is deleted.
 _NOT_NOW = {"log.initial.task.delay.ms": INT64_MAX // 1_000_000_000}
 _END_OF = {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}
+# The front of a message of an older format: offset, size of what follows, checksum, format.
+_OLD_FRONT = struct.Struct(">qiIb")
+_OLD_BEFORE_REST = 5
+_OLD_FORMATS = (0, 1)
 
 Progress = Callable[[int, int], object]
 
@@ -143,9 +154,10 @@ def import_kafka(
     `progress(done, total)` is called now and then.
 
     Raises StoreInUseError if the broker runs; CorruptRecordError for damage,
-    UnsupportedCompressionTypeError for a compressed internal log, InvalidConfigError, TypeError,
-    UnknownTopicOrPartitionError for a topic in `topic_config`; StoreError for all else that cannot
-    be imported, or a path that is in the way; StoreFullError. There is no store then.
+    UnsupportedCompressionTypeError for a compressed internal log, UnsupportedForMessageFormatError
+    for messages of format 0 or 1, InvalidConfigError, TypeError, UnknownTopicOrPartitionError for a
+    topic in `topic_config`; StoreError for all else that cannot be imported, or a path that is in
+    the way; StoreFullError. There is no store then.
     """
     target = Path(os.path.abspath(_path(path, "path")))  # noqa: PTH100 -- links stay links.
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
@@ -317,6 +329,8 @@ class _Building:
         is_cut = any(one.topic_partition == where for one in cuts)
         end = partition.log_end_offset
         # Of a log that the broker closed, all was synced.
+        if is_cut:
+            _check_format(found)
         if end < found.recovery_point or (is_cut and found.was_closed):
             raise _damage_of(found, end)
         for one in partition.all_damage():
@@ -343,8 +357,9 @@ class _Building:
         ended = [_ended(one, states) for one in self._plan.open_ids]
         never_decided = parts_of(store).files.transaction_recovery.never_decided
         aborted = {one.producer_id for one in never_decided} - still_open
-        known = {one.producer_id for one in ended}
         for ids, end in ((aborted, "aborted"), (still_open, "open")):
+            # A producer whose transaction was ended may have left another one open elsewhere.
+            known = {one.producer_id for one in ended if end in ("aborted", one.end)}
             ended += [EndedTransaction(None, one, end) for one in sorted(ids - known)]
         return ended
 
@@ -386,6 +401,31 @@ def _copy(source: Path, target: Path) -> int:
         size_bytes = os.fstat(file.fileno()).st_size
         copy_bytes(file.fileno(), made, size_bytes)
     return size_bytes
+
+
+def _check_format(found: BrokerPartition) -> None:
+    """Raise UnsupportedForMessageFormatError if a log was cut where a whole message of an older
+    format is.
+    """
+    torn = OfflineLog(found.path).broken_tail(0, INT64_MAX)
+    if torn is None:
+        return
+    with open(torn.path, "rb") as file:
+        file.seek(torn.position_bytes)
+        front = file.read(_OLD_FRONT.size)
+        if len(front) < _OLD_FRONT.size:
+            return
+        _, message_bytes, crc, magic = _OLD_FRONT.unpack(front)
+        room = os.fstat(file.fileno()).st_size - file.tell()
+        # The checksum covers the rest of the message, and its magic.
+        rest_bytes = message_bytes - _OLD_BEFORE_REST
+        if magic in _OLD_FORMATS and 0 < rest_bytes <= room:
+            rest = file.read(rest_bytes)
+            if zlib.crc32(front[-1:] + rest) == crc:
+                raise UnsupportedForMessageFormatError(
+                    f"{torn.path} has messages of format {magic} at byte {torn.position_bytes}, as "
+                    "brokers before version 0.11 wrote them: a store has format 2 alone"
+                )
 
 
 def _damage_of(found: BrokerPartition, end: int) -> EoslogError:

@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import zlib
 
 import pytest
 from broker_directory import (
@@ -38,6 +39,7 @@ from eoslog.errors import (
     StoreInUseError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
 )
 from eoslog.exchange.import_plan import TopicSetting
 from eoslog.groups.group_records import (
@@ -412,6 +414,35 @@ def test_transactions_groups_and_producers_go_on(logs, tmp_path):
         assert store.describe_transaction("done").producer_epoch > 3
 
 
+def test_a_late_batch_is_not_committed_by_the_transaction_before_it(logs, tmp_path):
+    """Of a version in which transactions share an epoch, so that the broker took it."""
+    data = {"attributes": TRANSACTIONAL, "producer_epoch": 3, "producer_id": 7}
+    logs.partition(
+        "a-0",
+        batch([b"0"], 0, base_sequence=0, **data)
+        + batch_codec.encode_marker(
+            batch_codec.COMMIT, producer_id=7, producer_epoch=3, coordinator_epoch=0, offset=1
+        )
+        + batch([b"late"], 2, base_sequence=1, **data),
+    )
+    logs.partition("b-0", batch([b"open"], 0, base_sequence=0, **data))
+    records = [
+        ("x", transaction_record("x", "PrepareCommit", 7)),
+        ("x", transaction_record("x", "CompleteCommit", 7, ())),
+        ("x", transaction_record("x", "Ongoing", 7, ("b",))),
+    ]
+    write_internal(logs, "__transaction_state", records)
+    path = tmp_path / "store"
+    made = eoslog.import_kafka(logs.stop(), path)
+    assert made.ended_transactions == (
+        EndedTransaction("x", 7, "aborted"),
+        EndedTransaction(None, 7, "open"),
+    )
+    with opened(path) as store, store.consumer(isolation_level="read_committed") as consumer:
+        consumer.assign([A0])
+        assert [one.value for one in consumer.poll(timeout=0)] == [b"0"]
+
+
 @pytest.mark.parametrize("with_metadata", [False, True])
 def test_another_number_of_internal_partitions_is_refused(logs, tmp_path, with_metadata):
     count = 49 if with_metadata else 51
@@ -455,6 +486,22 @@ def test_a_torn_end_of_a_broker_that_was_killed_is_named(logs, tmp_path):
     with opened(tmp_path / "store") as store:
         assert values_of(store, "a") == values_of(store, "b") == [b"0", b"1"]
         assert store.verify() == []
+
+
+def old_message(offset, value, magic):
+    timestamp = struct.pack(">q", BASE_MS) if magic else b""
+    body = bytes((magic, 0)) + timestamp + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_an_older_format_are_not_taken_for_a_torn_end(logs, tmp_path, magic, clean):
+    old = old_message(0, b"0", magic) + old_message(1, b"1", magic)
+    logs.partition("a-0", {0: old, 2: batch([b"2"], 2)}, end=3 if clean else 0)
+    logs.stop(clean=clean)
+    match = f"messages of format {magic} at byte 0"
+    refused(UnsupportedForMessageFormatError, match, logs, tmp_path / "store")
 
 
 @pytest.mark.parametrize("link", [False, True])
