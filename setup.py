@@ -209,9 +209,7 @@ class BuildExtensions(build_ext):
         if self.parallel is None:
             self.parallel = CORES
         if not self.inplace and not FOR_TESTS:
-            # What is installed has no debug information, which Python's own flags ask for.
             for extension in self.extensions:
-                extension.extra_compile_args.append("-g0")
                 extension.extra_link_args.append("-Wl,--strip-all")
 
     def run(self) -> None:
