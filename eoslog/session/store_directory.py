@@ -66,6 +66,9 @@ def enter_store(
         # Another process may have been faster: its store is then used as it is.
         if not exists and not (paths.root / META_PROPERTIES).exists():
             write_meta_properties(paths.root, MetaProperties.new())
+        with named_os_errors(f"opening {paths.root}"):
+            # On the disk with the first list of topics, like all that is in `state` then.
+            make_directories(paths.controls)
         identity = read_meta_properties(paths.root)
         return StoreSession(paths, lock, mount, durability, topic_defaults), identity
     except BaseException:
@@ -85,8 +88,7 @@ def _check_way(root: Path) -> None:
 def _make_directories(paths: StorePaths) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
-        # On the disk with the first list of topics, like all that is in `state` then.
-        make_directories(paths.controls)
+        make_directories(paths.state)
         for path in made:
             sync_directory(path.parent)
 
