@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
+INLINED = sys.version_info >= (3, 12)
+COMPREHENSION = re.compile(r"\S for .+ in ")
+
 
 def is_of_a_block(source: str) -> bool:
     """No signal comes between a block and its end, where the line of `with` is passed again, nor at
-    a `try:`, which no handler guards.
+    a `try:`, which no handler guards, nor where a comprehension begins that is part of its
+    function, as since Python 3.12: there the end of a block around it would be left out.
     """
+    if INLINED and COMPREHENSION.search(source):
+        return True
     return source.startswith("with ") or source == "try:"
 
 
