@@ -34,6 +34,7 @@ TORN = ". These files are not of one moment"
 _SHOWN_MAX = 10
 # By so much the clocks of a cluster's brokers may differ.
 _CLOCK_SKEW_MS = 60_000
+_EPOCH_MAX = (1 << 15) - 1
 _COMMIT, _ABORT = 1, 2
 # The same of transactions that share an epoch.
 _SHARED_COMMIT, _SHARED_ABORT = _COMMIT << 2, _ABORT << 2
@@ -47,6 +48,7 @@ class KnownProducer:
     described: str
     epoch: int
     decided_above: int
+    has_gap: bool = False  # Its next record was not read yet, and others before it are gone.
     is_undecided: bool = False
     open_in: frozenset[TopicPartition] = frozenset()  # Of its transaction that is not decided.
 
@@ -131,6 +133,8 @@ class DecidedTransactions:
             above = -1 if has_all else epoch - is_decision
             known = KnownProducer(described, epoch, above)
             self.producers[producer_id] = known
+        if known.has_gap:
+            known.decided_above, known.has_gap = epoch - is_decision, False
         known.epoch = max(known.epoch, epoch)
         known.is_undecided = state["state"] in UNDECIDED_STATES
         is_open = known.is_undecided and not is_decision
@@ -191,11 +195,13 @@ class DecidedTransactions:
         known.epoch = max(known.epoch, epoch)
 
     def note_gone(self, producer_ids: Iterable[int]) -> None:
-        """Note that records of these are missing: decisions of theirs may be among them."""
+        """Note that records of these are missing: decisions of theirs may be among them, with any
+        epoch up to that of the next record.
+        """
         self.has_all = False
         for producer_id in producer_ids:
             known = self.producers[producer_id]
-            known.decided_above = known.epoch
+            known.decided_above, known.has_gap = _EPOCH_MAX, True
 
     # What a partition has.
 

@@ -17,7 +17,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.inspect.store_repair import TORN_ADVICE
-from eoslog.inspect.transaction_verification import AHEAD, BEHIND
+from eoslog.inspect.transaction_verification import AHEAD, BEHIND, DecidedTransactions, Marker
 from eoslog.storage import topic_registry
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.state_key import state_partition_of, transaction_key
@@ -606,3 +606,32 @@ def test_staged_jobs_and_their_offsets(tmp_path):
         assert sound(store)
     with eoslog.open(tmp_path / "store") as store:
         assert sound(store)
+
+
+def test_records_that_compaction_took_from_under_a_reader_may_have_decided():
+    """Those between what was read before and what was copied forward."""
+    decided, partition = DecidedTransactions(), TopicPartition("t", 0)
+
+    def follow(state: str, epoch: int) -> None:
+        record = {
+            "producer_id": 7,
+            "producer_epoch": epoch,
+            "state": state,
+            "partitions": [partition] if state != "Empty" else None,
+            "client_transaction_version": 2,
+        }
+        assert decided.follow("id", record, None, has_all=decided.has_all) is None
+
+    def reason(epoch: int) -> str | None:
+        return decided.is_undecided_marker(
+            Marker(partition, 7, epoch, epoch - 1, commit=True, offset=0)
+        )
+
+    follow("Empty", 0)
+    follow("PrepareCommit", 1)
+    decided.note_gone([7])
+    assert reason(2) is None  # The next record is not read yet.
+    follow("Ongoing", 5)
+    assert [reason(epoch) is None for epoch in range(1, 7)] == [True] * 5 + [False]
+    follow("PrepareCommit", 6)
+    assert reason(6) is None
