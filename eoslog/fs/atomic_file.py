@@ -38,7 +38,7 @@ def write_each_atomically(contents: Mapping[Path, bytes], *, sync: bool = True) 
     for path in contents:
         _put_in_place(path)
     if sync:
-        for directory in {path.parent: None for path in contents}:
+        for directory in {path.parent for path in contents}:
             try:
                 sync_directory(directory)
             except StoreError as error:

@@ -328,9 +328,9 @@ class _Building:
         cuts = parts_of(store).files.partitions.cuts
         is_cut = any(one.topic_partition == where for one in cuts)
         end = partition.log_end_offset
-        # Of a log that the broker closed, all was synced.
         if is_cut:
             _check_format(found)
+        # Of a log that the broker closed, all was synced.
         if end < found.recovery_point or (is_cut and found.was_closed):
             raise _damage_of(found, end)
         for one in partition.all_damage():
