@@ -42,11 +42,11 @@ def control_state(str path not None):
         bool(page.deleted), page.log_end_offset, page.recovery_point, page.hold_offset)
 
 
-def synced_before(str path not None, bytes topic_id not None):
-    """Return the offset up to which a topic's log was synced, by the file of its page.
+def synced_before(str path not None, bytes topic_id not None, int partition):
+    """Return the offset up to which a partition was synced, by the file of its page.
 
-    0 if the file has nothing valid of that topic. It is true whichever process had the page last,
-    also if that died before it had opened the partition.
+    0 if the file has nothing valid of that partition. It is true whichever process had the page
+    last, also if that died before it had opened the partition.
     """
     cdef ControlFile file
     cdef bytes raw = bytes_of_page(path)
@@ -55,7 +55,8 @@ def synced_before(str path not None, bytes topic_id not None):
     if raw is None:
         return 0
     memcpy(&file, <const char*>raw, CONTROL_PAGE_BYTES)
-    return control_synced_before(&file.page, <const unsigned char*><const char*>topic_id)
+    return control_synced_before(
+        &file.page, <const unsigned char*><const char*>topic_id, partition)
 
 
 cdef bytes bytes_of_page(str path):

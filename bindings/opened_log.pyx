@@ -28,9 +28,9 @@ from eoslog.native.control_boot cimport (
     ControlBoot, control_boot_here, control_note_boot, control_synced_this_boot,
 )
 from eoslog.native.control_page cimport (
-    CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
-    control_keep_synced, control_load, control_set_flag, control_store, control_synced_before,
-    control_unlock, control_want,
+    CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, CONTROL_WANT_SHARED, ControlPage, control_flag,
+    control_init, control_is_ready, control_keep_synced, control_load, control_set_flag,
+    control_store, control_synced_before, control_unlock, control_want,
 )
 from eoslog.native.log_close cimport log_detach
 from eoslog.native.log_follow cimport log_attach, log_attach_lock
@@ -194,14 +194,17 @@ cdef class OpenedLog:
             self.attached = session is not None and control_is_ready(self._log.page, raw)
             if not self.attached:
                 # Stored after the sync that it records, so it is true after a power cut too.
-                self.synced_before = control_synced_before(self._log.page, topic_id)
-                control_keep_synced(self._log.page, topic_id, self.synced_before)
+                self.synced_before = control_synced_before(
+                    self._log.page, topic_id, self.partition)
+                control_keep_synced(
+                    self._log.page, topic_id, self.partition, self.synced_before)
                 if boot_id is not None and control_boot_here(&boot, boot_id, fd):
                     self._synced_this_boot = control_synced_this_boot(
-                        self._log.page, topic_id, &boot)
+                        self._log.page, topic_id, self.partition, &boot)
                 error = control_init(self._log.page, raw)
                 control_note_boot(self._log.page, &boot)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
+                self._log.page.partition = self.partition
         if error != 0:
             raise OSError(error, os.strerror(error), control_path)
         if session is None:
@@ -229,7 +232,7 @@ cdef class OpenedLog:
         with self._close_lock:
             if self._page_map != NULL:
                 control_keep_synced(
-                    self._log.page, self._log.page.topic_id, log_end(&self._log))
+                    self._log.page, self._log.page.topic_id, self.partition, log_end(&self._log))
 
     cdef int _let_others_in(self) except -1:
         """Let others attach: what is written to the page is true."""
@@ -520,7 +523,7 @@ cdef class OpenedLog:
         Call it before the check of what is waited for.
         """
         self._check_open()
-        control_want(self._log.page)
+        control_want(self._log.page, CONTROL_WANT_SHARED)
         return self._log.wake_bit
 
     @property

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Shared page of all processes of a store: the session, counters, locks, the word that waiting
+"""Shared page of all processes of a store: the session, counters, locks, the words that waiting
 readers sleep on.
 
 The locks are robust: one whose holder dies goes to the next that asks, which learns of the death.
@@ -24,9 +24,9 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.shared_page cimport (
     EOWNERDEAD, ETIMEDOUT, SHARED_ALL_BITS, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS,
-    SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, shared_counter_lift, shared_counter_load,
+    SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, shared_call, shared_counter_lift, shared_counter_load,
     shared_counter_raise, shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init,
-    shared_page_is_made, shared_word_load, shared_word_wait, shared_word_wake,
+    shared_page_is_made, shared_word_load, shared_word_wait,
 )
 
 SESSION_BYTES = 16
@@ -172,7 +172,7 @@ cdef class SharedPage:
         It must not be used to wait for others any more.
         """
         if self._map != NULL and self._held_count == 0:
-            shared_word_wake(&self._page.wakeup, SHARED_ALL_BITS)
+            shared_call(self._page)
             eos_unmap_file(self._map, sizeof(SharedPageHead))
 
     def __reduce__(self):
@@ -324,4 +324,4 @@ cdef class SharedPage:
     def wake(self):
         """Wake the sleeping readers of all processes."""
         self._check_counter(0)
-        shared_word_wake(&self._page.wakeup, SHARED_ALL_BITS)
+        shared_call(self._page)

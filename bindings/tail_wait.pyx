@@ -1,9 +1,12 @@
 # cython: language_level=3
 """Sleeping until a log has more to read: the wake-up of a reader, without Python in between.
 
-In this order: the word is read, a wake-up is wanted at each log, each is looked at; then the sleep
-ends with whatever raised the word since. An append to another log, with the same bit, raises it by
-a multiple of SHARED_APPEND: the sleep goes on.
+In this order: the words are read, a wake-up is wanted at each log, each is looked at; then the
+sleep ends with whatever raised a word since. A reader of a few logs sleeps on a word of each of
+them, and on that of the calls, which wake everybody: no other append disturbs it. A reader of many,
+or under a kernel without such a sleep, sleeps for their bits of one word that all logs share; an
+append to another log with the same bit raises that by a multiple of SHARED_APPEND: the sleep goes
+on.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -13,15 +16,20 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from eoslog.bindings.log_reader cimport LogReader
 from eoslog.bindings.opened_log cimport OpenedLog
 from eoslog.bindings.shared_page cimport SharedPage
-from eoslog.native.control_page cimport control_want
+from eoslog.native.control_page cimport CONTROL_WANT_OWN, CONTROL_WANT_SHARED, control_want
 from eoslog.native.shared_page cimport (
-    SHARED_ALL_BITS, SHARED_APPEND, shared_word_load, shared_word_wait,
+    SHARED_ALL_BITS, SHARED_APPEND, SharedSleep, shared_sleep_on, shared_word_load,
+    shared_word_wait, shared_words_wait,
 )
 
 cdef enum:
     NOBODY = -1
+    # The kernel looks at each of the words with each sleep.
+    LOGS_WITH_OWN_WORD = 32
     # Python handles signals between two sleeps, and a writer may die before its wake-up.
     SLEEP_NS_MAX = 1_000_000_000
+
+cdef bint has_own_words = True  # Until the kernel says that it cannot sleep on several.
 
 
 def wait_for_more(SharedPage page not None, list logs not None, list positions not None,
@@ -56,20 +64,61 @@ def next_records(SharedPage page not None, LogReader log not None, int64_t posit
 
 cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint committed,
                                double timeout_s) except -2:
+    cdef int64_t left_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
+    cdef int64_t until_ns = monotonic_ns() + left_ns
+    if has_own_words and len(logs) <= LOGS_WITH_OWN_WORD:
+        return sleep_on_own_words(page, logs, positions, committed, until_ns)
+    return sleep_on_shared_word(page, logs, positions, committed, until_ns)
+
+
+cdef Py_ssize_t sleep_on_own_words(SharedPage page, list logs, list positions, bint committed,
+                                   int64_t until_ns) except -2:
+    global has_own_words
+    cdef SharedSleep sleeps[LOGS_WITH_OWN_WORD + 1]
+    cdef uint32_t count = <uint32_t>len(logs)
+    cdef uint32_t called = shared_word_load(&page._page.called)
+    cdef Py_ssize_t index
+    cdef int64_t left_ns
+    cdef bint has_slept
+    cdef OpenedLog log
+    shared_sleep_on(&sleeps[count], &page._page.called, called)
+    while True:
+        for index in range(count):
+            log = <OpenedLog>logs[index]
+            log._check_open()
+            shared_sleep_on(
+                &sleeps[index], &log._log.page.wakeup, shared_word_load(&log._log.page.wakeup))
+            control_want(log._log.page, CONTROL_WANT_OWN)
+        index = first_with_more(logs, positions, committed)
+        left_ns = until_ns - monotonic_ns()
+        if index != NOBODY or left_ns <= 0:
+            return index
+        with nogil:
+            has_slept = shared_words_wait(sleeps, count + 1, left_ns)
+        if not has_slept:
+            has_own_words = False
+            return sleep_on_shared_word(page, logs, positions, committed, until_ns)
+        PyErr_CheckSignals()
+        if until_ns <= monotonic_ns() or shared_word_load(&page._page.called) != called:
+            return first_with_more(logs, positions, committed)
+
+
+cdef Py_ssize_t sleep_on_shared_word(SharedPage page, list logs, list positions, bint committed,
+                                     int64_t until_ns) except -2:
     cdef Py_ssize_t index
     cdef uint32_t word = shared_word_load(&page._page.wakeup)
     cdef uint32_t now, bits
-    cdef int64_t left_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
-    cdef int64_t until_ns = monotonic_ns() + left_ns
+    cdef int64_t left_ns
     cdef OpenedLog log
     while True:
         bits = 0
         for index in range(len(logs)):
             log = <OpenedLog>logs[index]
             log._check_open()
-            control_want(log._log.page)
+            control_want(log._log.page, CONTROL_WANT_SHARED)
             bits |= log._log.wake_bit
         index = first_with_more(logs, positions, committed)
+        left_ns = until_ns - monotonic_ns()
         if index != NOBODY or left_ns <= 0:
             return index
         with nogil:

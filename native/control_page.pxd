@@ -8,6 +8,8 @@ cdef extern from "control_page.h" nogil:
         CONTROL_NO_HOLD
         EOWNERDEAD
     const uint64_t CONTROL_PAGE_MAGIC
+    const uint32_t CONTROL_WANT_OWN
+    const uint32_t CONTROL_WANT_SHARED
     ctypedef struct ControlPage:
         uint64_t magic
         uint32_t ready
@@ -26,7 +28,9 @@ cdef extern from "control_page.h" nogil:
         int32_t failed_errno
         int32_t holder
         uint32_t wanted
+        uint32_t wakeup
         uint8_t topic_id[16]
+        int32_t partition
         uint32_t opened_sequence
         int64_t opened_end_offset
     ctypedef struct ControlView:
@@ -40,9 +44,10 @@ cdef extern from "control_page.h" nogil:
         uint8_t bytes[CONTROL_PAGE_BYTES]
     int control_init(ControlPage* page, const uint8_t* session) noexcept
     bint control_is_ready(const ControlPage* page, const uint8_t* session) noexcept
-    int64_t control_synced_before(ControlPage* page, const uint8_t* topic_id) noexcept
+    int64_t control_synced_before(
+        ControlPage* page, const uint8_t* topic_id, int32_t partition) noexcept
     void control_keep_synced(
-        ControlPage* page, const uint8_t* topic_id, int64_t offset) noexcept
+        ControlPage* page, const uint8_t* topic_id, int32_t partition, int64_t offset) noexcept
     int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     void control_unlock(ControlPage* page) noexcept
     int64_t control_load(const int64_t* field) noexcept
@@ -57,8 +62,9 @@ cdef extern from "control_page.h" nogil:
     bint control_view(const ControlPage* page, ControlView* view) noexcept
     void control_note_opened(ControlPage* page) noexcept
     bint control_is_as_opened(const ControlPage* page) noexcept
-    void control_want(ControlPage* page) noexcept
-    bint control_take_wanted(ControlPage* page) noexcept
+    void control_want(ControlPage* page, uint32_t who) noexcept
+    uint32_t control_take_wanted(ControlPage* page) noexcept
+    void control_wake(ControlPage* page) noexcept
     int control_sync_take(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     int32_t control_sync_holder(const ControlPage* page) noexcept
     uint32_t control_sync_round(const ControlPage* page) noexcept

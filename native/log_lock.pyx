@@ -10,16 +10,18 @@ Invariants: what a process knows of the log is what the batches below known_end 
 process wrote them; a writer knows all of it before it writes; no writer has the lock of a log that
 is closed, deleted or failed. The page's lock comes before view_lock.
 """
+from libc.stdint cimport uint32_t
+
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport (
-    EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_take_wanted,
-    control_unlock,
+    CONTROL_WANT_OWN, CONTROL_WANT_SHARED, EOWNERDEAD, control_flag, control_load, control_load_32,
+    control_lock, control_take_wanted, control_unlock, control_wake,
 )
 from eoslog.native.log_follow cimport log_follow, log_repair
 from eoslog.native.partition_log cimport (
     log_active, log_failure, log_use_active, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from eoslog.native.shared_page cimport shared_word_wake
+from eoslog.native.shared_page cimport SHARED_APPEND, shared_word_wake
 from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )
@@ -88,10 +90,14 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
 
 cdef void log_unlock(PartitionLog* log) noexcept nogil:
     """Give the lock back, and wake readers who wait for what was published."""
+    cdef uint32_t wanted
     pthread_mutex_unlock(&log.view_lock)
     control_unlock(log.page)
-    if control_take_wanted(log.page) and log.wake_word != NULL:
-        shared_word_wake(log.wake_word, log.wake_bit)
+    wanted = control_take_wanted(log.page)
+    if wanted & CONTROL_WANT_OWN:
+        control_wake(log.page)
+    if wanted & CONTROL_WANT_SHARED and log.wake_word != NULL:
+        shared_word_wake(log.wake_word, SHARED_APPEND, log.wake_bit)
 
 
 cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:

@@ -591,8 +591,8 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         return status
     if control_load(&log.page.recovery_point) > offset:
         control_store(&log.page.recovery_point, offset)
-    if control_synced_before(log.page, log.page.topic_id) > offset:
-        control_keep_synced(log.page, log.page.topic_id, offset)
+    if control_synced_before(log.page, log.page.topic_id, log.page.partition) > offset:
+        control_keep_synced(log.page, log.page.topic_id, log.page.partition, offset)
     if control_load(&log.page.log_start_offset) > offset:
         control_store(&log.page.log_start_offset, offset)
     log.snapshot_offset = -1

@@ -46,7 +46,7 @@ cdef struct PartitionLog:
     uint64_t inode
     LogOptions options
     ControlPage* page                # Shared with other processes; all else is this one's own.
-    uint32_t* wake_word              # What readers of all partitions sleep on; NULL without any.
+    uint32_t* wake_word              # What readers of many logs sleep on; NULL without any.
     uint32_t wake_bit                # For which readers of this one do.
     int32_t process_id
     pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.

@@ -1,4 +1,4 @@
-# The page that all processes of a store share: session, counters, wake-up word, locks.
+# The page that all processes of a store share: session, counters, wake-up words, locks.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "shared_page.h" nogil:
@@ -14,6 +14,7 @@ cdef extern from "shared_page.h" nogil:
         uint64_t magic
         uint32_t wakeup
         uint8_t session[16]
+        uint32_t called
     int shared_page_init(SharedPageHead* page, const uint8_t* session) noexcept
     bint shared_page_is_made(const SharedPageHead* page) noexcept
     int shared_lock_take(
@@ -27,5 +28,11 @@ cdef extern from "shared_page.h" nogil:
     const uint32_t SHARED_APPEND
     void shared_word_wait(
         const uint32_t* word, uint32_t seen, uint32_t bits, int64_t timeout_ns) noexcept
-    void shared_word_wake(uint32_t* word, uint32_t bits) noexcept
+    void shared_word_wake(uint32_t* word, uint32_t step, uint32_t bits) noexcept
+    ctypedef struct SharedSleep:
+        pass
+    void shared_sleep_on(SharedSleep* sleep, const uint32_t* word, uint32_t seen) noexcept
+    bint shared_words_wait(
+        const SharedSleep* sleeps, uint32_t count, int64_t timeout_ns) noexcept
+    void shared_call(SharedPageHead* page) noexcept
     uint32_t shared_word_load(const uint32_t* word) noexcept

@@ -176,7 +176,7 @@ def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
         return 0
     page = paths.control(where)
     with named_os_errors(f"looking at {page}"):
-        return synced_before(str(page), id_bytes(topic_id))
+        return synced_before(str(page), id_bytes(topic_id), where.partition)
 
 
 def _note_groups(found: DurableBounds, log: OfflineLog) -> None:

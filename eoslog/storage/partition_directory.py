@@ -209,7 +209,7 @@ def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:
     if state is None:
         return 0
     with named_os_errors(f"looking at {where}"):
-        return synced_before(str(paths.control(where)), state.topic_id)
+        return synced_before(str(paths.control(where)), state.topic_id, where.partition)
 
 
 def lost_by_pages(paths: StorePaths) -> dict[TopicPartition, int]:

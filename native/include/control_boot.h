@@ -39,9 +39,9 @@ static inline int control_boot_here(ControlBoot *here, const uint8_t *boot_id, i
 
 /* Up to where a log was synced by the page of a process of this run that died with the log open; 0 if that is not known. What was
    closed people copy and replace. To be asked before the page is laid out anew. */
-static inline int64_t control_synced_this_boot(ControlPage *page, const uint8_t *topic_id, const ControlBoot *here) {
+static inline int64_t control_synced_this_boot(ControlPage *page, const uint8_t *topic_id, int32_t partition, const ControlBoot *here) {
     if (memcmp((const uint8_t *)page + CONTROL_BOOT_AT, here, sizeof *here) != 0 || !control_is_ready(page, page->session) ||
-        memcmp(page->topic_id, topic_id, sizeof page->topic_id) != 0 || page->sealed != 0 || page->failed_errno != 0 ||
+        !control_is_of(page, topic_id, partition) || page->sealed != 0 || page->failed_errno != 0 ||
         page->recovery_point > page->log_end_offset)
         return 0;
     return page->recovery_point;

@@ -17,9 +17,12 @@
 #include "shared_page.h"
 
 #define CONTROL_PAGE_BYTES 4096
-#define CONTROL_PAGE_MAGIC UINT64_C(0x34304c5443534f45) /* "EOSCTL04", little-endian. */
+#define CONTROL_PAGE_MAGIC UINT64_C(0x35304c5443534f45) /* "EOSCTL05", little-endian. */
 #define CONTROL_VIEW_TRIES 1000
 #define CONTROL_NO_HOLD INT64_C(-1)
+/* Who sleeps for the next publish: on the page's own word, or for its bit on the word of all logs. */
+#define CONTROL_WANT_OWN 1u
+#define CONTROL_WANT_SHARED 2u
 /* Whoever waits for a turn to sync looks again after so long: its holder may have died. */
 #define CONTROL_SYNC_LOOK_NS INT64_C(50000000)
 /* How long a process sleeps for the writer's lock before it says again that it does; for how long those that run may keep the lock
@@ -47,7 +50,8 @@ typedef struct ControlPage {
     int64_t hold_offset;             /* Readers stop here; CONTROL_NO_HOLD if they need not. */
     int32_t failed_errno;            /* A sync failed: no append is taken until the log is recovered. */
     int32_t holder;                  /* For people: the process that took the lock last. */
-    uint32_t wanted;                 /* A reader sleeps, or is about to: to be woken with the next publish. */
+    uint32_t wanted;                 /* CONTROL_WANT_...: readers sleep, or are about to: to be woken with the next publish. */
+    uint32_t wakeup;                 /* The page's own futex word: rises with each publish that wakes its sleepers. */
     _Alignas(64) pthread_mutex_t lock;
     _Alignas(64) pthread_mutex_t sync_lock;
     uint32_t sync_round;             /* Rises after each turn. */
@@ -56,6 +60,7 @@ typedef struct ControlPage {
     int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: nobody does. */
     int64_t lock_passed_ns;          /* When one of those had it last, or others made way. */
     uint8_t topic_id[16];            /* A page may outlive the topic that it was made for. */
+    int32_t partition;               /* The file may be a copy of another one. */
     uint32_t opened_sequence;        /* As they were when the page of a log that was closed cleanly became ready; else 0. */
     int64_t opened_end_offset;
 } ControlPage;
@@ -66,6 +71,7 @@ typedef struct ControlSynced {
     uint8_t topic_id[16];
     int64_t offset;                  /* Everything below had been synced. */
     int64_t inverted;                /* ~offset; else nothing is said. */
+    int32_t partition;
 } ControlSynced;
 
 #define CONTROL_SYNCED_AT 3584
@@ -161,28 +167,37 @@ static inline ControlSynced *control_synced(ControlPage *page) {
     return (ControlSynced *)((uint8_t *)page + CONTROL_SYNCED_AT);
 }
 
+static inline int control_is_of(const ControlPage *page, const uint8_t *topic_id, int32_t partition) {
+    return memcmp(page->topic_id, topic_id, sizeof page->topic_id) == 0 && page->partition == partition;
+}
+
+static inline int control_synced_is_of(const ControlSynced *kept, const uint8_t *topic_id, int32_t partition) {
+    return memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->partition == partition;
+}
+
 /* What the page of an earlier opener says of the same log, before it is laid out anew: in its field, which is raised after each sync,
    and in what it kept of those before. 0 if it says nothing that can be believed. */
-static inline int64_t control_synced_before(ControlPage *page, const uint8_t *topic_id) {
+static inline int64_t control_synced_before(ControlPage *page, const uint8_t *topic_id, int32_t partition) {
     const ControlSynced *kept = control_synced(page);
     int64_t offset = 0;
-    if (memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->inverted == ~kept->offset)
+    if (control_synced_is_of(kept, topic_id, partition) && kept->inverted == ~kept->offset)
         offset = kept->offset;
-    if (control_is_ready(page, page->session) && memcmp(page->topic_id, topic_id, sizeof page->topic_id) == 0 &&
+    if (control_is_ready(page, page->session) && control_is_of(page, topic_id, partition) &&
         page->recovery_point <= page->log_end_offset && page->recovery_point > offset)
         offset = page->recovery_point;
     return offset > 0 ? offset : 0;
 }
 
 /* Keep that. Who dies in the middle leaves what the page's field says, which is what is kept here. */
-static inline void control_keep_synced(ControlPage *page, const uint8_t *topic_id, int64_t offset) {
+static inline void control_keep_synced(ControlPage *page, const uint8_t *topic_id, int32_t partition, int64_t offset) {
     ControlSynced *kept = control_synced(page);
-    if (memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->inverted == ~offset && kept->offset == offset)
+    if (control_synced_is_of(kept, topic_id, partition) && kept->inverted == ~offset && kept->offset == offset)
         return;
     CRASH_POINT("control page: synced, inverted");
     kept->inverted = offset;
     CRASH_POINT("control page: synced, of which log");
     memcpy(kept->topic_id, topic_id, sizeof kept->topic_id);
+    kept->partition = partition;
     __atomic_store_n(&kept->offset, offset, __ATOMIC_RELEASE);
     CRASH_POINT("control page: synced");
     __atomic_store_n(&kept->inverted, ~offset, __ATOMIC_RELEASE);
@@ -265,18 +280,26 @@ static inline int control_is_as_opened(const ControlPage *page) {
            page->active_reserved_bytes == page->active_valid_bytes;
 }
 
-/* A reader is about to look for records, and to sleep if there are none: in this order. */
-static inline void control_want(ControlPage *page) {
+/* A reader is about to look for records, and to sleep if there are none: in this order. `who` is a CONTROL_WANT_... */
+static inline void control_want(ControlPage *page, uint32_t who) {
     CRASH_POINT("control page: wanted");
-    __atomic_store_n(&page->wanted, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_or(&page->wanted, who, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* After a publish: whether somebody is to be woken. */
-static inline int control_take_wanted(ControlPage *page) {
+/* After a publish: who is to be woken, of CONTROL_WANT_... */
+static inline uint32_t control_take_wanted(ControlPage *page) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    return __atomic_load_n(&page->wanted, __ATOMIC_RELAXED) != 0 &&
-           (CRASH_POINT("control page: wanted"), __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0);
+    if (__atomic_load_n(&page->wanted, __ATOMIC_RELAXED) == 0)
+        return 0;
+    CRASH_POINT("control page: wanted");
+    return __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST);
+}
+
+/* Wake those who sleep on the page's own word; who is about to sleep on it looks again. */
+static inline void control_wake(ControlPage *page) {
+    CRASH_POINT("control page: wakeup");
+    shared_word_wake(&page->wakeup, 1, SHARED_ALL_BITS);
 }
 
 /* The turn to sync: one thread at a time, of all processes. Those who wait for the result of the turn under way are woken

@@ -21,10 +21,10 @@
 #include "crash_point.h"
 
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
-#define SHARED_PAGE_VERSION 5
+#define SHARED_PAGE_VERSION 6
 #define SHARED_COUNTERS 32
 #define SHARED_ALL_BITS FUTEX_BITSET_MATCH_ANY
-/* The wake-up word counts appends in steps of this, and what wakes all readers in steps of 1. */
+/* The wake-up word counts appends in steps of this, and calls, which wake all readers, in steps of 1. */
 #define SHARED_APPEND 256
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
@@ -43,29 +43,32 @@ typedef struct SharedLock {
 typedef struct SharedPageHead {
     uint64_t magic; /* Stored last: before it nothing else counts. */
     uint32_t version;
-    uint32_t wakeup; /* Futex word; a partition has one of 32 bits, and what is no append has all. */
+    uint32_t wakeup; /* Futex word of readers of many logs; a log has one of 32 bits, and a call has all. */
     uint8_t session[16];
     uint64_t counters[SHARED_COUNTERS];
+    uint32_t called; /* Futex word of readers that sleep on the words of their logs: rises with calls alone. */
     SharedLock locks[SHARED_LOCKS];
 } SharedPageHead;
 
-/* How long to wait for a mutex, on the clock that does not jump. */
-static inline int shared_mutex_wait(pthread_mutex_t *mutex, int64_t timeout_ns) {
+static inline struct timespec shared_until(clockid_t clock, int64_t timeout_ns) {
     struct timespec until;
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    clock_gettime(CLOCK_MONOTONIC, &until);
-#else
-    clock_gettime(CLOCK_REALTIME, &until);
-#endif
+    clock_gettime(clock, &until);
     until.tv_sec += timeout_ns / 1000000000;
     until.tv_nsec += timeout_ns % 1000000000;
     if (until.tv_nsec >= 1000000000) {
         until.tv_nsec -= 1000000000;
         until.tv_sec += 1;
     }
+    return until;
+}
+
+/* How long to wait for a mutex, on the clock that does not jump. */
+static inline int shared_mutex_wait(pthread_mutex_t *mutex, int64_t timeout_ns) {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    const struct timespec until = shared_until(CLOCK_MONOTONIC, timeout_ns);
     return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until);
 #else
+    const struct timespec until = shared_until(CLOCK_REALTIME, timeout_ns);
     return pthread_mutex_timedlock(mutex, &until);
 #endif
 }
@@ -122,23 +125,50 @@ static inline int shared_mutex_take(pthread_mutex_t *mutex, int64_t timeout_ns) 
 
 /* Sleep while the word is the given one, until one of these bits is woken; at most so long; may return early. */
 static inline void shared_word_wait(const uint32_t *word, uint32_t seen, uint32_t bits, int64_t timeout_ns) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ns / 1000000000;
-    until.tv_nsec += timeout_ns % 1000000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec += 1;
-    }
+    const struct timespec until = shared_until(CLOCK_MONOTONIC, timeout_ns);
     syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &until, NULL, bits);
 }
 
-/* Wake who sleeps for one of these bits; who is about to sleep looks again, whatever it wants. */
-static inline void shared_word_wake(uint32_t *word, uint32_t bits) {
+/* One of the words of a sleep for several: the kernel's struct futex_waitv, which older headers do not have. */
+typedef struct SharedSleep {
+    uint64_t seen; /* The word's value, of 32 bits, with which the sleep begins. */
+    uint64_t word; /* Its address. */
+    uint32_t flags;
+    uint32_t reserved;
+} SharedSleep;
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+#define SHARED_SLEEP_32_BITS 2 /* FUTEX_32, and not of one process alone. */
+
+static inline void shared_sleep_on(SharedSleep *sleep, const uint32_t *word, uint32_t seen) {
+    sleep->seen = seen;
+    sleep->word = (uint64_t)(uintptr_t)word;
+    sleep->flags = SHARED_SLEEP_32_BITS;
+    sleep->reserved = 0;
+}
+
+/* Sleep while all of 1 to 128 words are as they were seen, until one of them is woken; at most so long; may return early. 0 if the
+   kernel has no such sleep (it came with Linux 5.16), or lets nobody use it. */
+static inline int shared_words_wait(const SharedSleep *sleeps, uint32_t count, int64_t timeout_ns) {
+    const struct timespec until = shared_until(CLOCK_MONOTONIC, timeout_ns);
+    return syscall(SYS_futex_waitv, sleeps, count, 0, &until, CLOCK_MONOTONIC) >= 0 || errno == EAGAIN || errno == ETIMEDOUT ||
+           errno == EINTR;
+}
+
+/* Wake who sleeps for one of these bits; who is about to sleep looks again, whatever it wants. The word rises by a step. */
+static inline void shared_word_wake(uint32_t *word, uint32_t step, uint32_t bits) {
     CRASH_POINT("shared page: word");
-    __atomic_add_fetch(word, bits == SHARED_ALL_BITS ? 1 : SHARED_APPEND, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(word, step, __ATOMIC_SEQ_CST);
     CRASH_POINT("shared page: wake");
     syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
+}
+
+/* Wake all sleepers, whatever they sleep on. */
+static inline void shared_call(SharedPageHead *page) {
+    shared_word_wake(&page->wakeup, 1, SHARED_ALL_BITS);
+    shared_word_wake(&page->called, 1, SHARED_ALL_BITS);
 }
 
 static inline uint32_t shared_word_load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }

@@ -207,13 +207,14 @@ def test_the_page_of_a_topic_that_is_no_more(path, tmp_path):
     page = path / "state" / "control" / "t-0"
     old = page.read_bytes()
     old_id = id_bytes(read_partition_metadata(path / "t-0"))
-    assert synced_before(str(page), old_id) == SYNCED
+    assert synced_before(str(page), old_id, 0) == SYNCED
     killed(path, tmp_path, again=True)
     new_id = id_bytes(read_partition_metadata(path / "t-0"))
-    assert synced_before(str(page), new_id) == 1
-    assert synced_before(str(page), old_id) == 0
+    assert synced_before(str(page), new_id, 0) == 1
+    assert synced_before(str(page), old_id, 0) == 0
     page.write_bytes(old)
-    assert synced_before(str(page), old_id) == SYNCED
+    assert synced_before(str(page), old_id, 0) == SYNCED
+    assert synced_before(str(page), old_id, 1) == 0
     assert call("verify", "--repair", "--dry-run", "--store", path).status == DONE
     with eoslog.open(path, config=QUIET) as store:
         assert store.verify() == []

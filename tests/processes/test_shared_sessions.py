@@ -243,6 +243,7 @@ def test_pages_of_a_dead_session_are_not_believed(tmp_path, what):
     pages = [one for one in (path / "state" / "control").rglob("*") if one.is_file()]
     pages += [path / "state" / "shared"]
     noise = random.Random(what)
+    others = {one: noise.choice(pages).read_bytes() for one in pages}
     for page in pages:
         size = page.stat().st_size
         if what == "zeros":
@@ -253,8 +254,8 @@ def test_pages_of_a_dead_session_are_not_believed(tmp_path, what):
             page.unlink()
         elif what == "cut":
             page.write_bytes(page.read_bytes()[: size // 3])
-        else:  # Whole pages, of a log that was longer or shorter.
-            page.write_bytes(noise.choice(pages).read_bytes())
+        else:  # Whole pages, of a log that is longer or shorter.
+            page.write_bytes(others[page])
     with Crew(path) as crew:
         ann, bob = crew.join("ann"), crew.join("bob")
         ann.call(store_calls.append, TOPIC, ["lane-0:x"], partition=0)

@@ -160,11 +160,15 @@ static void append_lock(void) {
 }
 
 static void append_unlock(void) {
+    uint32_t wanted;
     control_unlock(&world->page);
-    if (control_take_wanted(&world->page)) {
+    wanted = control_take_wanted(&world->page);
+    if (wanted != 0)
         count(&world->wakes);
-        shared_word_wake(&world->shared.wakeup, READERS_BIT);
-    }
+    if (wanted & CONTROL_WANT_OWN)
+        control_wake(&world->page);
+    if (wanted & CONTROL_WANT_SHARED)
+        shared_word_wake(&world->shared.wakeup, SHARED_APPEND, READERS_BIT);
 }
 
 /* One append; the first number of its records, or -1 where the log is full. */
@@ -275,34 +279,40 @@ static void read_on(void) {
 
 /* There are records, and nobody woke the sleeper: whether that stays so. He who published may be about to, however long he stands
    still: until each writer has acknowledged something more, which he does after the wake. */
-static int is_late(uint32_t word) {
+static int is_late(const uint32_t *word, uint32_t seen) {
     int64_t before[WRITERS];
     int writer;
     for (writer = 0; writer < WRITERS; writer++)
         before[writer] = control_load(&world->acknowledged[writer]);
     for (writer = 0; writer < WRITERS; writer++)
         while (control_load(&world->acknowledged[writer]) == before[writer]) {
-            if (shared_word_load(&world->shared.wakeup) != word || stopping())
+            if (shared_word_load(word) != seen || stopping())
                 return 0;
             usleep(1000);
         }
-    return shared_word_load(&world->shared.wakeup) == word && !stopping();
+    return shared_word_load(word) == seen && !stopping();
 }
 
-/* Sleeps for records as AppendSignal does: the word, the wish, the look, the sleep. */
-static void sleep_on(void) {
+/* Sleeps for records as wait_for_more does: the word, the wish, the look, the sleep. On the page's own word and that of the calls, or
+   on the word of all logs. */
+static void sleep_on(int on_own) {
+    const uint32_t *word = on_own ? &world->page.wakeup : &world->shared.wakeup;
+    SharedSleep sleeps[2];
     int64_t expected[WRITERS] = {0};
     int64_t seen = 0;
     while (!stopping()) {
-        uint32_t word = shared_word_load(&world->shared.wakeup);
+        uint32_t before = shared_word_load(word);
         int64_t end;
-        control_want(&world->page);
+        shared_sleep_on(&sleeps[0], word, before);
+        shared_sleep_on(&sleeps[1], &world->shared.called, shared_word_load(&world->shared.called));
+        control_want(&world->page, on_own ? CONTROL_WANT_OWN : CONTROL_WANT_SHARED);
         end = control_load(&world->page.log_end_offset);
         if (end == seen) {
-            shared_word_wait(&world->shared.wakeup, word, READERS_BIT, SECOND_NS / 4);
+            if (!on_own || !shared_words_wait(sleeps, 2, SECOND_NS / 4))
+                shared_word_wait(word, before, on_own ? SHARED_ALL_BITS : READERS_BIT, SECOND_NS / 4);
             end = control_load(&world->page.log_end_offset);
             if (end > seen)
-                count(is_late(word) ? &world->late_wakes : &world->followed);
+                count(is_late(word, before) ? &world->late_wakes : &world->followed);
         }
         check_records(&seen, end, expected);
     }
@@ -368,7 +378,7 @@ static void work(int number, uint64_t seed) {
     else if (number < WRITERS + READERS)
         read_on();
     else if (number < WRITERS + READERS + SLEEPERS)
-        sleep_on();
+        sleep_on(number % 2);
     else
         lock_on();
 }
@@ -443,7 +453,7 @@ static void run(double seconds, uint64_t seed) {
                 worker_start(&workers[number]);
     }
     __atomic_store_n(&world->stop, 1, __ATOMIC_RELEASE);
-    shared_word_wake(&world->shared.wakeup, SHARED_ALL_BITS);
+    shared_call(&world->shared);
     for (number = 0; number < WORKERS; number++)
         worker_ended(&workers[number], 1);
 }

@@ -114,14 +114,19 @@ def test_holders_of_locks_die(plain, kind):
 
 BROKEN = {
     "nobody is woken": (
-        "static inline void shared_word_wake(uint32_t *word, uint32_t bits) {",
-        "static inline void shared_word_wake(uint32_t *word, uint32_t bits) {\n"
+        "static inline void shared_word_wake(uint32_t *word, uint32_t step, uint32_t bits) {",
+        "static inline void shared_word_wake(uint32_t *word, uint32_t step, uint32_t bits) {\n"
         "    if (*word + 1 != 0) return;",
         "wake-ups were lost",
     ),
     "the wish comes too late": (
-        "__atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0",
+        "__atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST)",
         "(__atomic_store_n(&page->wanted, 0, __ATOMIC_SEQ_CST), 0)",
+        "wake-ups were lost",
+    ),
+    "a wish takes the place of another": (
+        "__atomic_fetch_or(&page->wanted, who, __ATOMIC_SEQ_CST)",
+        "__atomic_store_n(&page->wanted, who, __ATOMIC_SEQ_CST)",
         "wake-ups were lost",
     ),
     "views are not taken together": (

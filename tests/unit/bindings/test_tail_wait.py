@@ -1,5 +1,7 @@
 """From an append to the records in a reader that sleeps: the short way, and what leads off it."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -84,11 +86,14 @@ def test_undecided_records_do_not_end_a_committed_wait(topic):
     assert [one.value for one in consumer.poll(timeout=LONG_S)] == [b"yes"]
 
 
-def test_a_record_of_another_log_of_the_same_bit_ends_no_wait(store):
-    store.create_topic("many", partitions=33)
+@pytest.mark.parametrize("logs_count", [1, 33])
+def test_a_record_of_another_log_of_the_same_bit_ends_no_wait(store, logs_count):
+    store.create_topic("many", partitions=65)
     shared = parts_of(store).files.signal.shared
     log, other = (store.partition("many", number).log for number in (0, 32))
     assert log.want_wakeup() == other.want_wakeup()
+    # Those beyond 32 sleep on the word that all logs share.
+    logs = [log] * logs_count
     producer, found, read = store.producer(), [], threading.Semaphore(0)
 
     def read_other():
@@ -99,7 +104,7 @@ def test_a_record_of_another_log_of_the_same_bit_ends_no_wait(store):
 
     def wait():
         begun_s = time.monotonic()
-        while (index := wait_for_more(shared, [log], [0], False, LONG_S)) < 0:
+        while (index := wait_for_more(shared, logs, [0] * logs_count, False, LONG_S)) < 0:
             found.append(time.monotonic() - begun_s)
         found.append(index)
 
@@ -225,3 +230,32 @@ with eoslog.open({str(path)!r}, durability="process") as store:
         assert reader.hear() == "True"
         assert reader.hear() == "True"
         reader.end()
+
+
+# Has the kernel answer futex_waitv as one before Linux 5.16 does: no such call.
+OLD_KERNEL = """
+import ctypes, struct
+rules = (0x20, 0, 0, 0), (0x15, 0, 1, 449), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)
+deny = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
+code = ctypes.create_string_buffer(deny, len(deny))
+program = ctypes.create_string_buffer(struct.pack("@HP", 4, ctypes.addressof(code)))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program, 0, 0) == 0
+import threading, time, sys, eoslog
+with eoslog.open(sys.argv[1]) as store:
+    consumer = store.consumer()
+    consumer.assign([eoslog.TopicPartition("t", 0)])
+    threading.Timer(0.3, store.producer().append, ("t", 0, [b"a"])).start()
+    begun_s, begun_cpu_s = time.monotonic(), time.process_time()
+    found = consumer.poll(timeout=30)
+    assert [one.value for one in found] == [b"a"]
+    assert time.monotonic() - begun_s < 15
+    assert time.process_time() - begun_cpu_s < 0.2, "it did not sleep"
+"""
+
+
+def test_a_kernel_that_cannot_sleep_on_several_words(tmp_path):
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        store.create_topic("t")
+    command = [sys.executable, "-c", OLD_KERNEL, str(tmp_path / "store")]
+    subprocess.run(command, check=True, timeout=60)
