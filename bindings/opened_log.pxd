@@ -1,6 +1,7 @@
 # The native log of one partition, opened, with its control page and its directories.
 from libc.stdint cimport int64_t, uint8_t
 
+from eoslog.bindings.commit_journal cimport CommitJournal
 from eoslog.native.partition_log cimport PartitionLog as NativeLog
 from eoslog.native.status cimport Fault, Status
 
@@ -10,6 +11,8 @@ cdef class OpenedLog:
     cdef uint8_t* _page_map
     cdef int _page_fd                        # Locked until others may attach; else -1.
     cdef object _shared
+    cdef CommitJournal _journal              # None: durability is by the files alone.
+    cdef object __weakref__
     cdef int64_t _checkpoint                 # Everything below was synced, index files too.
     cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes
     cdef readonly str path
@@ -26,6 +29,7 @@ cdef class OpenedLog:
     cdef int _open_page(
         self, str control_path, bytes session, bytes topic_id, bytes boot_id) except -1
     cdef int _let_others_in(self) except -1
+    cdef int _leave_journal(self) noexcept
     cdef int _give_up_opening(self) except -1
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
     cdef int _attach(self) except -1

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
+from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.shared_page import SharedPage
 
 @disjoint_base
@@ -36,6 +37,7 @@ class OpenedLog:
         topic_id: bytes = ...,
         opening: LogOpening | None = None,
         boot_id: bytes | None = None,
+        journal: CommitJournal | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...

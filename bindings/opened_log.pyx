@@ -22,8 +22,12 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
+cimport cython
+from posix.unistd cimport getpid
+
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.bindings.shared_page cimport SharedPage
+from eoslog.native.commit_journal cimport CommitJournal as NativeJournal, journal_leave
 from eoslog.native.control_boot cimport (
     ControlBoot, control_boot_here, control_note_boot, control_synced_this_boot,
 )
@@ -58,6 +62,8 @@ _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "se
              "max.message.bytes")
 
 
+# The journal must be there until the log has left it.
+@cython.no_gc_clear
 cdef class OpenedLog:
     """Parts that reading, appending and keeping producers share.
 
@@ -75,7 +81,8 @@ cdef class OpenedLog:
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
                  str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
                  Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None,
-                 bytes topic_id=bytes(16), LogOpening opening=None, bytes boot_id=None):
+                 bytes topic_id=bytes(16), LogOpening opening=None, bytes boot_id=None,
+                 CommitJournal journal=None):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
@@ -121,8 +128,21 @@ cdef class OpenedLog:
         else:
             self._open_log(clean, recovery_point, log_start_offset)
         log_enter_files(&self._log)
+        if journal is not None:
+            self._journal = journal
+            journal.logs[<size_t>&self._log] = self
+            self._log.journal = &journal.native
+
+    cdef int _leave_journal(self) noexcept:
+        """Have the journal know the log no more, which is being closed."""
+        # In the child of a fork its lock may be held for ever.
+        if self._log.journal != NULL and self._log.process_id == getpid():
+            with nogil:
+                journal_leave(<NativeJournal*>self._log.journal, &self._log)
+        return 0
 
     def __dealloc__(self):
+        self._leave_journal()
         if self._page_fd >= 0:
             close_fd(self._page_fd)
         log_free(&self._log)
@@ -147,6 +167,7 @@ cdef class OpenedLog:
             "message.timestamp.after.max.ms", _NO_LIMIT)
         self._log.options.spare_segments = config.get("eoslog.spare.segments", 1)
         self._log.options.leader_epoch = 0
+        self._log.options.durable = config.get("eoslog.durable", 0) != 0
         self._log.options.contiguous = config.get("eoslog.contiguous", 0) != 0
         self._log.options.holes_below = config.get("eoslog.holes.below", 0)
         if not 0 < self._log.options.segment.segment_bytes <= 0x7FFFFFFF:
@@ -249,6 +270,7 @@ cdef class OpenedLog:
             if self._page_map != NULL and self._log.opened and not self._log.closed:
                 with nogil:
                     log_detach(&self._log)
+                self._leave_journal()
             self._let_others_in()
         return 0
 

@@ -25,7 +25,12 @@ from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
-from eoslog.native.control_page cimport control_flag, control_load, control_store
+from eoslog.native.commit_journal cimport (
+    CommitJournal as NativeJournal, DurableWish, make_durable,
+)
+from eoslog.native.control_page cimport (
+    control_durable, control_flag, control_load, control_store,
+)
 from eoslog.native.deleted_segments cimport log_delete_segments, log_raise_start
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
@@ -303,6 +308,37 @@ cdef class PartitionLog(LogTransactions):
                 return
             self._before_repeat(status, &fault)
 
+    def make_durable(self, Py_ssize_t offset):
+        """Have everything below `offset` on the disk, by the process's journal or by the files;
+        threads that wait, for whatever logs, share one write.
+        """
+        cdef Fault fault
+        cdef Status status
+        cdef DurableWish wish
+        cdef int32_t failed
+        self._check_open()
+        wish.log = &self._log
+        wish.offset = offset
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = make_durable(
+                    <NativeJournal*>self._log.journal, &wish, 1, &failed, &fault)
+            if status == STATUS_OK:
+                return
+            self._before_repeat(status, &fault)
+
+    @property
+    def durable_offset(self):
+        """Everything below is on the disk, by files or journals of any process."""
+        self._check_open()
+        return control_durable(self._log.page)
+
+    @property
+    def journaled_end(self):
+        """What the process's journal has of the log ends here, or below."""
+        return self._log.journaled_end
+
     def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call, and return the new recovery point.
 
@@ -476,6 +512,7 @@ cdef class PartitionLog(LogTransactions):
             self._fault_init(&fault)
             with nogil:
                 status = log_close(&self._log, clean, &fault)
+            self._leave_journal()
             self._let_others_in()
         if status != STATUS_OK:
             self._raise(status, &fault)
@@ -492,6 +529,7 @@ cdef class PartitionLog(LogTransactions):
                 return
             with nogil:
                 log_detach(&self._log)
+            self._leave_journal()
             self._let_others_in()
 
     def verify(self, *, transactions=None, rows=None, Py_ssize_t expiration_ms=86_400_000,

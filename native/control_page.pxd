@@ -29,6 +29,7 @@ cdef extern from "control_page.h" nogil:
         int32_t holder
         uint32_t wanted
         uint32_t wakeup
+        int64_t durable
         uint8_t topic_id[16]
         int32_t partition
         uint32_t opened_sequence
@@ -51,6 +52,8 @@ cdef extern from "control_page.h" nogil:
     int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     void control_unlock(ControlPage* page) noexcept
     int64_t control_load(const int64_t* field) noexcept
+    int64_t control_durable(const ControlPage* page) noexcept
+    int64_t control_now_ns() noexcept
     void control_store(int64_t* field, int64_t value) noexcept
     void control_raise(int64_t* field, int64_t value) noexcept
     int32_t control_load_32(const int32_t* field) noexcept

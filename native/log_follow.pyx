@@ -13,6 +13,7 @@ back, whatever its writer had still to do.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
+from libc.string cimport memset
 
 from eoslog.native.atomics cimport store_release_64
 from eoslog.native.control_page cimport (
@@ -22,11 +23,11 @@ from eoslog.native.control_page cimport (
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.index_file cimport index_file_append
 from eoslog.native.log_replay cimport log_replay_batch
-from eoslog.native.mapped_io cimport eos_file_bytes
+from eoslog.native.mapped_io cimport eos_file_bytes, eos_sync_data
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
-    SegmentFile, log_active, log_add_segment, log_drop_segments, log_note_end, log_publish,
-    log_unload_idle, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
+    SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_note_end,
+    log_publish, log_unload_idle, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
@@ -38,7 +39,7 @@ from eoslog.native.segment cimport (
 from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
+    STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -254,6 +255,10 @@ cdef Status end_repair(
     # It may have been cut to its batches for a roll that went no further.
     active.reserved_bytes = file_bytes
     batch_terminate(active.map + active.used_bytes, active.map + active.reserved_bytes)
+    if log.options.durable:
+        status = clear_behind_end(log, out)
+        if status != STATUS_OK:
+            return status
     if active.base_offset != end:
         segment_path(log.directory, end, b".log", path)
         if unlink(path) == 0:
@@ -262,6 +267,26 @@ cdef Status end_repair(
     if eos_remove_below(log.directory, log.segments[0].base_offset) != 0:
         log.directory_unsynced = True
     log_publish(log, end)
+    return STATUS_OK
+
+
+cdef Status clear_behind_end(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take what the dead writer stored, one batch at most, off the disk too: a journal's record of
+    what is appended next ends with that, and does not reach over it.
+    """
+    cdef Segment* active = log_active(log)
+    cdef int64_t bytes = active.reserved_bytes - active.used_bytes
+    cdef int error
+    if bytes > log.options.max_message_bytes:
+        bytes = log.options.max_message_bytes
+    if bytes <= 0:
+        return STATUS_OK
+    memset(active.map + active.used_bytes, 0, <size_t>bytes)
+    error = eos_sync_data(active.fd)
+    if error != 0:
+        log_fail(log, error)
+        out.os_errno = error
+        return fault(out, STATUS_FAILED, "a sync failed", 0, error)
     return STATUS_OK
 
 

@@ -8,7 +8,7 @@ made again, the log has failed. Appends go on meanwhile.
 from libc.stdint cimport int32_t, uint32_t
 
 from eoslog.native.control_page cimport (
-    control_flag, control_load, control_raise, control_sync_end, control_sync_holder,
+    control_durable, control_flag, control_load, control_raise, control_sync_end, control_sync_holder,
     control_sync_round, control_sync_take, control_sync_wait,
 )
 from eoslog.native.log_lock cimport log_lock, log_unlock
@@ -57,16 +57,33 @@ cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexce
     """Sync everything below `offset`; those who call it together, in whatever process, share a
     sync or two.
     """
+    return sync_until(log, offset, False, out)
+
+
+cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+    """Sync everything below `offset` that journals do not hold either."""
+    return sync_until(log, offset, True, out)
+
+
+cdef inline bint is_wanted(PartitionLog* log, int64_t offset, bint journals) noexcept nogil:
+    cdef int64_t reached = (
+        control_durable(log.page) if journals else control_load(&log.page.recovery_point))
+    return reached < offset or log_failure(log) != 0
+
+
+cdef Status sync_until(
+    PartitionLog* log, int64_t offset, bint journals, Fault* out
+) noexcept nogil:
     cdef Status status
     cdef int looks = 0
     cdef Turn turn
-    while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
+    while is_wanted(log, offset, journals):
         # The thread that syncs now may have begun before this offset was written, or not.
         turn = look_for_turn(log, &looks)
         if turn == TURN_AWAITED:
             continue
         status = STATUS_OK
-        if control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
+        if is_wanted(log, offset, journals):
             status = flush_in_turn(log, False, out)
         if turn == TURN_HELD:
             control_sync_end(log.page)

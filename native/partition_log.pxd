@@ -29,6 +29,7 @@ cdef struct LogOptions:
     int64_t timestamp_after_max_ms
     int32_t spare_segments
     int32_t leader_epoch
+    bint durable                     # Calls wait for the disk, by files or journals.
     bint contiguous                  # No offset is missing: Kafka's compacted logs leave some out.
     int64_t holes_below              # ... but for such below this, of a log that was moved here.
 
@@ -68,6 +69,12 @@ cdef struct PartitionLog:
     int64_t sync_count               # Syncs of the log by this process so far.
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
+    void* journal                    # The process's CommitJournal; NULL without any.
+    int64_t journaled_end            # A half of it has bytes of the log, up to here at most.
+    uint32_t journal_halves          # ... of these bits.
+    bint journal_left                # It knows the log no more.
+    int64_t journal_batch            # Its leader's: the last batch with a range of the log,
+    int64_t journal_batch_end        # ... up to here.
     bint closed
     bint opened
     bint closes_files                # When others need room; not while it is being opened.

@@ -29,6 +29,7 @@ cdef extern from "shared_page.h" nogil:
     void shared_word_wait(
         const uint32_t* word, uint32_t seen, uint32_t bits, int64_t timeout_ns) noexcept
     void shared_word_wake(uint32_t* word, uint32_t step, uint32_t bits) noexcept
+    void shared_word_wake_one(uint32_t* word) noexcept
     ctypedef struct SharedSleep:
         pass
     void shared_sleep_on(SharedSleep* sleep, const uint32_t* word, uint32_t seen) noexcept

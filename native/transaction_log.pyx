@@ -7,16 +7,16 @@ a record stands there; a partition is listed by a record before a batch of the t
 it; no marker is written before the decision is as durable as the store's durability says. A call
 that fails leaves what it found, or what a repetition of the call goes on from.
 """
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memmove, memset
 
 from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
+from eoslog.native.commit_journal cimport CommitJournal, DurableWish, make_durable
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
 from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
-from eoslog.native.log_sync cimport log_sync_up_to
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_TRANSACTIONAL, BatchIdentity, batch_header_store, sequence_add,
 )
@@ -306,24 +306,55 @@ cdef Status transaction_append(
 # The end.
 
 cdef Status transaction_sync_parts(Transaction* txn, Fault* out) noexcept nogil:
-    """Sync what the transaction wrote to its partitions."""
-    cdef TransactionPart* part
+    """Make durable what the transaction wrote to its partitions."""
+    cdef DurableWish one
+    cdef DurableWish* wishes = &one
     cdef Status status
     cdef int32_t index
+    cdef int32_t count = 0
+    cdef int32_t failed = 0
+    one.log = NULL
+    one.offset = 0
+    if txn.part_count > 1:
+        wishes = <DurableWish*>malloc(<size_t>txn.part_count * sizeof(DurableWish))
+        if wishes == NULL:
+            return fault(out, STATUS_NO_MEMORY, "no memory for the partitions", 0, 0)
     for index in range(txn.part_count):
-        part = &txn.parts[index]
-        if part.end_offset > 0:
-            txn.failed_part = index
-            status = log_sync_up_to(part.log, part.end_offset, out)
-            if status != STATUS_OK:
-                return status
-    return STATUS_OK
+        if txn.parts[index].end_offset > 0:
+            wishes[count].log = txn.parts[index].log
+            wishes[count].offset = txn.parts[index].end_offset
+            count += 1
+    status = make_durable(<CommitJournal*>txn.state_log.journal, wishes, count, &failed, out)
+    if status != STATUS_OK:
+        txn.failed_part = part_of_wish(txn, failed)
+    if wishes != &one:
+        free(wishes)
+    return status
+
+
+cdef int32_t part_of_wish(const Transaction* txn, int32_t wish) noexcept nogil:
+    """The index of the part that is the wish of that number."""
+    cdef int32_t index
+    for index in range(txn.part_count):
+        if txn.parts[index].end_offset > 0:
+            if wish == 0:
+                return index
+            wish -= 1
+    return FAILED_STATE_LOG
+
+
+cdef Status make_state_durable(Transaction* txn, int64_t offset, Fault* out) noexcept nogil:
+    cdef DurableWish wish
+    cdef int32_t failed = 0
+    wish.log = txn.state_log
+    wish.offset = offset
+    return make_durable(<CommitJournal*>txn.state_log.journal, &wish, 1, &failed, out)
 
 
 cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil:
-    """Sync the newest record of this id."""
+    """Make the newest record of this id durable."""
     txn.failed_part = FAILED_STATE_LOG
-    return log_sync_up_to(txn.state_log, txn.record_offset + 1, out)
+    return make_state_durable(txn, txn.record_offset + 1, out)
 
 
 cdef Status transaction_decide(
@@ -401,7 +432,7 @@ cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil:
     cdef Status status = STATUS_OK
     txn.failed_part = FAILED_STATE_LOG
     if txn.durable:
-        status = log_sync_up_to(txn.state_log, txn.prepare_offset + 1, out)
+        status = make_state_durable(txn, txn.prepare_offset + 1, out)
     if status == STATUS_OK:
         status = write_markers(txn, out)
     if status != STATUS_OK:

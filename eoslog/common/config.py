@@ -124,6 +124,8 @@ STORE_SETTINGS = _by_name(
     Setting("eoslog.checkpoint.bytes", 256 << 20, smallest=1),
     # ... how many producers a partition keeps in memory:
     Setting("eoslog.producers.cached.max", 100_000, smallest=1, largest=INT32_MAX),
+    # ... the size of a half of the commit journal; without a limit it grows as it is needed:
+    Setting("eoslog.journal.bytes", NO_LIMIT, largest=1 << 30, unlimited=True),
     # ... how many segment files each partition keeps for reuse:
     Setting("eoslog.spare.segments", 1, largest=64),
     # ... and after what time uncommitted staged files are swept.

@@ -160,7 +160,7 @@ class GroupLog:
     def sync(self, groups: GroupPartition, result: AppendResult) -> None:
         """Sync an append, if the store's durability asks for it."""
         if self._sync:
-            groups.partition.sync_up_to(result.last_offset + 1)
+            groups.partition.make_durable(result.last_offset + 1)
 
     # Compaction.
 

@@ -394,7 +394,7 @@ class GroupOffsets:
             for source, position in sources:
                 # Else a power cut could keep the offset and take records below it: later ones with
                 # their offsets would never be read.
-                source.sync_up_to(min(position, source.log_end_offset))
+                source.make_durable(min(position, source.log_end_offset))
         return records, topic_ids
 
     def _check_still_there(self, topic_ids: TopicIds) -> None:

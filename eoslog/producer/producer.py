@@ -658,7 +658,7 @@ class Producer(Sender):
         errors: list[EoslogError] = []
         for partition, end in unsynced.items():
             try:
-                partition.sync_up_to(end)
+                partition.make_durable(end)
             except LogClosedError as error:
                 if self._engine.is_closed():
                     errors.append(error)

@@ -121,7 +121,7 @@ class ProducerIdentity:
             if sequenced is not None:
                 topic_ids[where.topic] = sequenced.partition.topic_id
                 sequenced.settle()
-                sequenced.partition.sync_up_to(sequenced.partition.log_end_offset)
+                sequenced.partition.make_durable(sequenced.partition.log_end_offset)
                 renewed[where] = Checkpoint(
                     sequenced.position, named.epoch, sequenced.last_sequence
                 )

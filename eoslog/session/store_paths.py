@@ -25,6 +25,7 @@ class StorePaths:
         self.cut = self.state / "cut"
         self.controls = self.state / "control"
         self.spares = self.state / "spare"
+        self.journals = self.state / "journal"
 
     def partition(self, where: TopicPartition) -> Path:
         """The directory with a partition's files."""

@@ -295,7 +295,7 @@ class PendingJobs:
     def _sync_offsets(self, job: StagedJob) -> None:
         for one in job.offsets:
             partition = self._engine.partitions.offsets_partition(one.number)
-            partition.sync_up_to(partition.log_end_offset)
+            partition.make_durable(partition.log_end_offset)
 
     def ensure_group(self, app_id: str) -> None:
         """Create the application's group, which shows its version; errors are logged."""

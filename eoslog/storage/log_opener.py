@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
+from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
@@ -43,6 +44,7 @@ class LogOpener:
         *,
         session: bytes,
         shared: SharedPage,
+        journal: CommitJournal | None,
     ) -> None:
         self._paths = paths
         self._checkpoints = checkpoints
@@ -53,6 +55,7 @@ class LogOpener:
         self._signal = signal
         self._session = session
         self._shared = shared
+        self._journal = journal
         self._boot_id = boot_id_bytes()
 
     def open(
@@ -72,6 +75,7 @@ class LogOpener:
             **_log_settings(
                 topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
             ),
+            "eoslog.durable": self._durability != "process",
             "eoslog.page.unsynced": (
                 self._durability != "process" and not self._checkpoints.knows(where)
             ),
@@ -94,6 +98,7 @@ class LogOpener:
                 topic_id=id_bytes(topic.topic_id),
                 opening=opening,
                 boot_id=self._boot_id,
+                journal=self._journal,
             )
         partition = Partition(
             log,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 
+from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.control_state import ControlState
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.opened_log import LogOpening
@@ -79,9 +80,10 @@ class OpenedPartitions:
         *,
         session: bytes,
         shared: SharedPage,
+        journal: CommitJournal | None = None,
         check_files: Callable[[], None] = nothing_to_check,
     ) -> None:
-        """`session` is the session's id, `shared` the page of its processes.
+        """`session` is the session's id, `shared` the page of its processes, `journal` this one's.
 
         `check_files` raises where the store's files are not those that were opened any more.
         """
@@ -103,6 +105,7 @@ class OpenedPartitions:
             signal,
             session=session,
             shared=shared,
+            journal=journal,
         )
         self._topic_defaults = topic_defaults
         self._found_ids = found_ids

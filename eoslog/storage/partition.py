@@ -421,7 +421,7 @@ class Partition:
     def _appended(self, result: AppendResult) -> None:
         self.note_append()
         if self.durability == "always":
-            self.sync_up_to(result.last_offset + 1)
+            self.make_durable(result.last_offset + 1)
 
     @property
     def is_plain(self) -> bool:
@@ -444,8 +444,16 @@ class Partition:
         if changed is not None:
             changed(self)
 
+    def make_durable(self, offset: int) -> None:
+        """Make everything below `offset` power-safe, by the process's commit journal or by the
+        files; threads that wait, here or for other partitions, share one write.
+
+        Raises StoreFailedError if the disk refuses; nothing more is appended then.
+        """
+        self._log.make_durable(offset)
+
     def sync_up_to(self, offset: int) -> None:
-        """Make everything below `offset` power-safe; threads that wait here share one sync.
+        """Sync the files of everything below `offset`; threads that wait here share one sync.
 
         Raises StoreFailedError if the disk refuses; nothing more is appended then.
         """

@@ -207,6 +207,8 @@ class Checkpointer:
             while self._wait():
                 try:
                     now_s = time.monotonic()
+                    if self._files.journal is not None:
+                        self._files.journal.start_if_wanted()
                     if now_s + TOGETHER_S >= self._peers_due_s:
                         if self._peers.is_due(now_s):
                             self._look_after_peers()

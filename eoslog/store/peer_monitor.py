@@ -11,10 +11,13 @@
 import time
 from collections.abc import Callable
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
+from eoslog.fs.identity_files import id_bytes
 from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.staging.staged_commit import StagedCommits
+from eoslog.storage.journal_replay import retire_dead_journals
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
 from eoslog.store.store_files import StoreFiles
@@ -149,6 +152,20 @@ class PeerMonitor:
         for partition in self._files.partitions.opened():
             if partition.producer_state.persisted_offset != partition.log_end_offset:
                 self._note(partition)
+        self._retire_journals()
+
+    def _retire_journals(self) -> None:
+        files = self._files
+        topics = {id_bytes(one.topic_id): one for one in files.registry.all()}
+
+        def find(topic_id: bytes, number: int) -> Partition | None:
+            topic = topics.get(topic_id)
+            if topic is None:
+                return None
+            return files.partitions.find(TopicPartition(topic.name, number))
+
+        own = None if files.journal is None else files.journal.path
+        retire_dead_journals(files.paths, own, find)
 
     def _attempt(self, work: Callable[[], object], what: str) -> None:
         try:

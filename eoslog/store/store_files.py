@@ -38,10 +38,12 @@ from eoslog.storage.clean_close import (
     write_clean_close,
 )
 from eoslog.storage.engine import Engine
+from eoslog.storage.journal_replay import journal_files, remove_journals, replay_journals
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import remove_orphan_spares
+from eoslog.storage.process_journal import ProcessJournal
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.storage.spare_files import remove_spares
@@ -100,6 +102,8 @@ class StoreFiles:
         if self.session.first and stop.sums:
             self.checkpoints.note_synced()
         found_ids = FoundProducerIds(shared)
+        journal_bytes = self.config["eoslog.journal.bytes"]
+        self.journal = ProcessJournal(self.paths, journal_bytes) if durable else None
         self.partitions = OpenedPartitions(
             self.paths,
             self.registry,
@@ -112,6 +116,7 @@ class StoreFiles:
             found_ids,
             session=self.session.id,
             shared=shared,
+            journal=self.journal.journal if self.journal is not None else None,
             check_files=self.session.check,
         )
         self.engine = Engine(
@@ -178,12 +183,18 @@ class StoreFiles:
         """
         if self.session.first:
             self._take_up()
+            self._begin_journal()
             return
         self.partitions.recover_some(self.session.unrecovered)
         # Nothing is left to be done that others would have to wait for.
         self.opened()
         self.state_log.join()
         self.transaction_recovery.join()
+        self._begin_journal()
+
+    def _begin_journal(self) -> None:
+        if self.journal is not None:
+            self.journal.begin()
 
     def _take_up(self) -> None:
         self.group_members.heartbeats.forget_all()
@@ -192,6 +203,7 @@ class StoreFiles:
         # Before anything is written: from here on a crash is an unclean stop.
         forget_last_stop(marker, unrecovered)
         self.was_stopped_uncleanly = last_stop.unrecovered is None
+        self._take_in_journals()
         if last_stop.unrecovered is None:
             self.registry.sync()
             remove_orphan_spares(self.paths, self.registry)
@@ -203,6 +215,19 @@ class StoreFiles:
         self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
         upgrade_offsets(self.group_offsets.log, self.paths.upgraded, to_recover)
+
+    def _take_in_journals(self) -> None:
+        """Have in the files what commit journals hold; before anything else is looked at."""
+        if self.was_stopped_uncleanly:
+            start = self.checkpoints.log_start_offset
+            replay_journals(self.paths, self.registry.all(), start)
+        elif journal_files(self.paths):
+            _log.error(
+                "%s: commit journals beside the trace of a clean stop: another program ran on the "
+                "store; what they hold does not count",
+                self.paths.root,
+            )
+            remove_journals(self.paths)
 
     def opened(self) -> None:
         """Let other processes open the store too, or close it: everything is taken up."""
@@ -270,6 +295,8 @@ class StoreFiles:
                 lost = True
             else:
                 errors += errors_of([self.group_members.close])
+                if self.journal is not None:
+                    self.journal.stop()
                 if self.durability != "process" and self.session.slots.others():
                     self._sync_ahead()
                 last = self._is_last()
@@ -291,6 +318,9 @@ class StoreFiles:
                 rest.callback(self.session.leave, last=last)
             if hasattr(self, "rows"):
                 rest.callback(self.rows.close)
+            journal = getattr(self, "journal", None)
+            if journal is not None:
+                rest.callback(journal.end)
             if hasattr(self, "partitions"):
                 self.partitions.abandon()
 
@@ -363,6 +393,7 @@ class StoreFiles:
         left |= self.session.left
         # Nothing is written to these files from here on.
         sums = left_sums(self.paths.root, self.paths.state / DIRECTORY_NAME)
+        remove_journals(self.paths)
         write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left, sums)
 
 

@@ -233,7 +233,7 @@ class CompactedLog:
         """Sync the newest record of a name, of any writer. Raises StoreFailedError."""
         with self._lock:
             partition = self._open(state_partition_of(name)).partition
-        partition.sync_up_to(partition.log_end_offset)
+        partition.make_durable(partition.log_end_offset)
 
     def sync_all(self) -> None:
         """Sync all records, of any writer. Raises StoreFailedError."""
@@ -241,7 +241,7 @@ class CompactedLog:
             self._open_those_of_others()
             partitions = [one.partition for one in self._opened.values()]
         for partition in partitions:
-            partition.sync_up_to(partition.log_end_offset)
+            partition.make_durable(partition.log_end_offset)
 
     def _write_again(self, key: bytes, upper_bound: int) -> int:
         """Append the newest record of a key again, as it is, unsynced, if it may stand below an
@@ -365,7 +365,7 @@ class CompactedLog:
                 # Else a power cut would leave an index ahead of its log: it would be dropped, and
                 # the whole log read.
                 for number, end in reached.items():
-                    self._opened[number].partition.sync_up_to(end)
+                    self._opened[number].partition.make_durable(end)
             of_transactions = type_prefix(TRANSACTION)
             self._index.write_states(
                 [(key, _indexed(key, one)) for key, one in changes],

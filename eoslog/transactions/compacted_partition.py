@@ -77,7 +77,7 @@ class CompactedPartition:
         try:
             offset = self.partition.append_columns([value], [key]).last_offset
             if sync:
-                self.partition.sync_up_to(offset + 1)
+                self.partition.make_durable(offset + 1)
         except BaseException:
             self._doubtful_from = self._first_unread(before)
             raise

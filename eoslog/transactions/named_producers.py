@@ -208,7 +208,7 @@ class NamedProducers:
             position, epoch = position_of(partition, producer_id, checkpoint)
             if position != checkpoint.position:
                 # What the new checkpoint counts must be on disk before it is.
-                partition.sync_up_to(partition.log_end_offset)
+                partition.make_durable(partition.log_end_offset)
         except LogClosedError:
             if partition.deleted or self._find_partition(where) is not partition:
                 return None
@@ -372,7 +372,7 @@ class NamedProducers:
                 return
             renewed = renewed_checkpoint(partition, identity.producer_id, checkpoint)
             if renewed != checkpoint:
-                partition.sync_up_to(partition.log_end_offset)
+                partition.make_durable(partition.log_end_offset)
                 identity.checkpoints[where] = renewed
                 self._append(identity, sync=True)
 

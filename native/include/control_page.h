@@ -52,6 +52,7 @@ typedef struct ControlPage {
     int32_t holder;                  /* For people: the process that took the lock last. */
     uint32_t wanted;                 /* CONTROL_WANT_...: readers sleep, or are about to: to be woken with the next publish. */
     uint32_t wakeup;                 /* The page's own futex word: rises with each publish that wakes its sleepers. */
+    int64_t durable;                 /* Everything below is on the disk, in files or journals; or below the recovery point. */
     _Alignas(64) pthread_mutex_t lock;
     _Alignas(64) pthread_mutex_t sync_lock;
     uint32_t sync_round;             /* Rises after each turn. */
@@ -208,6 +209,13 @@ static inline int64_t control_load(const int64_t *field) { return __atomic_load_
 static inline void control_store(int64_t *field, int64_t value) {
     CRASH_POINT("control page: field");
     __atomic_store_n(field, value, __ATOMIC_RELEASE);
+}
+
+/* Up to where the log is on the disk, by its files or by journals. */
+static inline int64_t control_durable(const ControlPage *page) {
+    int64_t durable = control_load(&page->durable);
+    int64_t synced = control_load(&page->recovery_point);
+    return durable > synced ? durable : synced;
 }
 
 /* Raise a field that only grows. */

@@ -165,6 +165,12 @@ static inline void shared_word_wake(uint32_t *word, uint32_t step, uint32_t bits
     syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
 }
 
+/* Wake one who sleeps on a word. */
+static inline void shared_word_wake_one(uint32_t *word) {
+    __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
 /* Wake all sleepers, whatever they sleep on. */
 static inline void shared_call(SharedPageHead *page) {
     shared_word_wake(&page->wakeup, 1, SHARED_ALL_BITS);

@@ -151,7 +151,9 @@ def reader(store: eoslog.Store) -> None:
 def main() -> None:
     path, seed, durability = sys.argv[1:]
     noise = random.Random(int(seed))
-    store = eoslog.open(Path(path), durability=durability, config=BUSY)
+    # Every second life has a journal, of the smallest size.
+    journal = {"eoslog.journal.bytes": int(seed) % 2}
+    store = eoslog.open(Path(path), durability=durability, config=BUSY | journal)
     lanes = noise.sample(range(LANES), noise.randint(1, LANES))
     start(lambda: reader(store))
     for lane in lanes:

@@ -7,18 +7,23 @@ the log; where the log itself is broken, an error names it.
 from __future__ import annotations
 
 import shutil
+import struct
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 from partition_files import CONFIG as FILE_CONFIG
 from partition_files import PartitionFiles, all_records
 from reference_model import batch_codec as codec
 
+from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES
 from eoslog.bindings.control_state import control_state
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, row_state
+from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import CorruptRecordError, EoslogError
+from eoslog.storage.journal_replay import ranges_of
 from eoslog.storage.lmdb_environment import CorruptRowError
 from eoslog.storage.producer_state_store import checked, sealed
 from fuzz.targets import folder, snapshot_with_sum, target, with_sums
@@ -33,6 +38,7 @@ CONFIG = {
 BASE_MS = 1_790_000_000_000
 COMMITTED, ABORTED = 7, 8
 SESSION = b"a store's session"[:16]
+HALF_MAGIC, RECORD_MAGIC = 0x31304C4148534F45, 0x3130434552534F45
 # Of a control page: its fields, and the locks behind them.
 _PUBLISHED_FROM, _LOCKS_FROM = 36, 112
 
@@ -246,6 +252,32 @@ def control_page(data: bytes) -> None:
     log = files.open(clean=True)
     assert all_records(log) == template()[1]
     files.close()
+
+
+def journal_file(data: bytes) -> Path:
+    path = folder() / "journal"
+    path.write_bytes(data + bytes(-len(data) % (HALVES * BLOCK_BYTES)))
+    return path
+
+
+@target()
+def commit_journal(data: bytes) -> None:
+    """A file that may be anything in the place of a journal."""
+    for one in ranges_of(journal_file(data)):
+        bytes(one.data)
+
+
+@target()
+def commit_journal_with_sums(data: bytes) -> None:
+    """Headers whose checksums are right, and records that say anything of themselves."""
+    header = struct.pack("<I16sQQ", 0, bytes(16), 4 * BLOCK_BYTES, 1)
+    block = struct.pack("<QI", HALF_MAGIC, crc32c(header)) + header
+    record = data[:4] + bytes(16) + struct.pack("<QQ", 1, 1) + data[4:]
+    half = block.ljust(BLOCK_BYTES, b"\0")
+    half += struct.pack("<QI", RECORD_MAGIC, crc32c(record)) + record
+    half = half[: 4 * BLOCK_BYTES].ljust(4 * BLOCK_BYTES, b"\0")
+    for one in ranges_of(journal_file(half + bytes(len(half)))):
+        bytes(one.data)
 
 
 @target()

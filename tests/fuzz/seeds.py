@@ -52,6 +52,7 @@ def seeds() -> Iterator[Seed]:
     yield from seeds_of_batches()
     yield from seeds_of_records()
     yield from seeds_of_tasks()
+    yield from seeds_of_journals()
     yield from seeds_of_a_partition()
     with tempfile.TemporaryDirectory() as folder:
         yield from seeds_of_a_store(Path(folder) / "store")
@@ -92,6 +93,14 @@ def seeds_of_records() -> Iterator[Seed]:
     own = b"\x03\xe9name" + b'{"version":1,"producer_id":5}'
     yield "shown_records", struct.pack(">H", 6) + own
     yield "transaction_key_bytes", b"\x00\x00\x00\x02id"
+
+
+def seeds_of_journals() -> Iterator[Seed]:
+    one = struct.pack("<16sqqqqii", bytes(16), 0, 61, 5, 7, 0, 0) + b"bytes"
+    # A count of ranges; behind what the target writes: the length of the record.
+    yield "commit_journal_with_sums", struct.pack("<IQ", 1, 56 + len(one)) + one
+    yield "commit_journal_with_sums", struct.pack("<IQ", 0, 56)
+    yield "commit_journal", bytes(100)
 
 
 def seeds_of_tasks() -> Iterator[Seed]:

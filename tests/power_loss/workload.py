@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from commit_journals import with_journal
 from crash.transaction_trace import QUIET, end_of_life
 from power_loss.disk_trace import mark
 
@@ -96,6 +97,8 @@ class Workload:
         self.noise = random.Random(f"{kind} {durability} {seed}")
         self.settings = dict(BUSY if self.noise.random() < 0.3 else QUIET)
         self.settings["eoslog.spare.segments"] = self.noise.choice((0, 1, 2))
+        # Of the smallest size: its halves fill up.
+        self.settings["eoslog.journal.bytes"] = self.noise.choice((0, 1, 1, 1))
         # So few topics have a log too, from the beginning or soon, and it is soon written again.
         limits = ((4096, 1 << 16), (0, 1000), (700, 1000))[seed % 3]
         topics_file.WHOLE_BYTES_MAX, topics_file.LOG_BYTES_MIN = limits
@@ -132,6 +135,8 @@ class Workload:
 
     def start(self) -> None:
         self.store = eoslog.open(self.path, durability=self.durability, config=self.settings)
+        if self.durability != "process" and self.settings["eoslog.journal.bytes"]:
+            with_journal(self.store)
         self.plain = self.store.producer(name=NAME)
         self.producers: dict[str, eoslog.TransactionalProducer] = {}
         self.bulk_producer: Any = None

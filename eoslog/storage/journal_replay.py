@@ -1,0 +1,258 @@
+"""Replay of the commit journals that an unclean stop left, and the end of those of dead processes.
+
+Steps have the names of `docs/commit-journal.md`. A journal holds bytes of segments that calls have
+returned for, and that the segments' files need not hold. The first opener writes them there before
+it looks at a partition; whoever looks after dead processes syncs the files instead.
+
+Invariants: nothing is written before all journals are read and found sound; a journal is removed
+after all it holds is on the disk in the files, and after an error it stays.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, half_header, record_at
+from eoslog.bindings.file_descriptor import FileDescriptor
+from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.fs.identity_files import id_bytes
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE
+from eoslog.session.store_paths import StorePaths
+from eoslog.storage.partition import Partition
+from eoslog.storage.spare_files import remove_spares
+from eoslog.storage.topic_registry import TopicDescription
+
+_log = logging.getLogger(__name__)
+
+
+class JournaledRange(NamedTuple):
+    """Bytes of a segment, and the log's end with them."""
+
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    position_bytes: int
+    end_offset: int
+    data: memoryview
+
+
+def journal_files(paths: StorePaths) -> list[Path]:
+    """Return the files of journals, those that were never finished too."""
+    with named_os_errors(f"looking for {paths.journals}"):
+        try:
+            return sorted(paths.journals.iterdir())
+        except FileNotFoundError:
+            return []
+
+
+def remove_journals(paths: StorePaths) -> None:
+    """Remove all journals, durably: what they hold is on the disk in the files (L2, P5)."""
+    files = journal_files(paths)
+    for path in files:
+        with named_os_errors(f"removing {path}"):
+            path.unlink(missing_ok=True)
+    if files:
+        sync_directory(paths.journals)
+
+
+def replay_journals(
+    paths: StorePaths,
+    topics: Iterable[TopicDescription],
+    log_start: Callable[[TopicPartition], int],
+) -> int:
+    """Write what the journals hold into the segments, durably, and remove the journals (P1 to P5).
+    Return the count of ranges; nobody else has the store open.
+
+    `log_start` gives a partition's log start: what is below it was deleted on purpose. Raises
+    CorruptRecordError for a journal that is damaged, StoreFullError and StoreFailedError: all
+    journals stay.
+    """
+    files = journal_files(paths)
+    if not files:
+        return 0
+    remove_spares(paths)
+    for path in files:
+        for _ in ranges_of(path):
+            pass
+    names = {id_bytes(topic.topic_id): topic for topic in topics}
+    target = _Target(paths, log_start)
+    count = 0
+    try:
+        for path in files:
+            for one in ranges_of(path):
+                topic = names.get(one.topic_id)
+                if topic is not None and 0 <= one.partition < topic.partitions:
+                    target.write(TopicPartition(topic.name, one.partition), one)
+                    count += 1
+        target.sync()
+    finally:
+        target.close()
+    remove_journals(paths)
+    if count:
+        _log.info("%s: %d ranges of commit journals were written back", paths.root, count)
+    return count
+
+
+class _Target:
+    """The segments that ranges are written to, synced together at the end."""
+
+    def __init__(self, paths: StorePaths, log_start: Callable[[TopicPartition], int]) -> None:
+        self._paths = paths
+        self._log_start = log_start
+        self._path: Path | None = None
+        self._file: FileDescriptor | None = None
+        self._written: dict[Path, None] = {}
+
+    def write(self, where: TopicPartition, one: JournaledRange) -> None:
+        folder = self._paths.partition(where)
+        path = folder / f"{one.base_offset:020d}.log"
+        with named_os_errors(f"writing what a commit journal has of {path}"):
+            if path != self._path and not self._open(path, where, one.end_offset):
+                return
+            assert self._file is not None
+            _write_all(self._file.fileno(), one.data, one.position_bytes)
+
+    def _open(self, path: Path, where: TopicPartition, end_offset: int) -> bool:
+        """Open a segment's file; False if the segment, or the partition, was deleted."""
+        self.close()
+        flags = os.O_RDWR
+        if end_offset > self._log_start(where) and path.parent.is_dir():
+            flags |= os.O_CREAT  # Its name was lost.
+        try:
+            self._file = FileDescriptor(path, flags, FILE_MODE)
+        except FileNotFoundError:
+            return False
+        self._path = path
+        self._written[path] = None
+        return True
+
+    def close(self) -> None:
+        self._path = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def sync(self) -> None:
+        self.close()
+        for path in self._written:
+            with (
+                named_os_errors(f"syncing {path}"),
+                FileDescriptor(path, os.O_RDWR) as descriptor,
+            ):
+                os.fsync(descriptor)
+        for folder in dict.fromkeys(path.parent for path in self._written):
+            sync_directory(folder)
+
+
+def _write_all(descriptor: int, data: memoryview, position_bytes: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, position_bytes)
+        data, position_bytes = data[written:], position_bytes + written
+
+
+def ranges_of(path: Path) -> Iterator[JournaledRange]:
+    """Yield what a journal holds, in its order (P2). A file that was never finished holds nothing.
+
+    Raises CorruptRecordError.
+    """
+    if path.suffix == TEMPORARY_SUFFIX:
+        return
+    with named_os_errors(f"reading {path}"), FileDescriptor(path, os.O_RDONLY) as descriptor:
+        half_bytes = os.fstat(descriptor).st_size // HALVES
+        for half in range(HALVES):
+            at = half * half_bytes
+            try:
+                header = half_header(_read(descriptor, at, BLOCK_BYTES), half)
+            except ValueError as error:
+                raise CorruptRecordError(str(path), at, str(error)) from error
+            if header is None:
+                continue
+            journal_id, written_bytes, epoch = header
+            if written_bytes != half_bytes:
+                raise CorruptRecordError(
+                    str(path), at, f"its halves have {half_bytes} bytes, and had {written_bytes}"
+                )
+            yield from _records_of(path, at, _read(descriptor, at, half_bytes), (journal_id, epoch))
+
+
+def _read(descriptor: int, position_bytes: int, count: int) -> bytearray:
+    data = bytearray(count)
+    view = memoryview(data)
+    while view:
+        done = os.preadv(descriptor, [view], position_bytes)
+        if not done:
+            raise OSError(errno.ENODATA, "the file ends before")
+        view, position_bytes = view[done:], position_bytes + done
+    return data
+
+
+def _records_of(
+    path: Path, half_at: int, data: bytearray, valid: tuple[bytes, int]
+) -> Iterator[JournaledRange]:
+    position, count = BLOCK_BYTES, 0
+    view = memoryview(data)
+    while (found := record_at(data, position)) is not None:
+        journal_id, epoch, number, record_bytes, ranges = found
+        if (journal_id, epoch) != valid or number != count + 1:
+            break
+        for topic_id, partition, base_offset, at, end_offset, begin, size in ranges:
+            yield JournaledRange(
+                topic_id, partition, base_offset, at, end_offset, view[begin : begin + size]
+            )
+        count += 1
+        position += -(-record_bytes // BLOCK_BYTES) * BLOCK_BYTES
+    for behind in range(position, len(data), BLOCK_BYTES):
+        found = record_at(data, behind)
+        if found is not None and found[:2] == valid and found[2] > count:
+            raise CorruptRecordError(
+                str(path),
+                half_at + position,
+                f"record {count + 1} is damaged, and record {found[2]} behind it is whole: what it "
+                "held may be lost",
+            )
+
+
+def retire_dead_journals(
+    paths: StorePaths, own: Path | None, find: Callable[[bytes, int], Partition | None]
+) -> int:
+    """Sync what the journals of dead processes hold, and remove them; how many there were.
+
+    `find` gives the open partition of a topic's id; None if it is gone. Raises EoslogError: the
+    rest stays.
+    """
+    count = 0
+    for path in journal_files(paths):
+        if path == own or path.suffix == TEMPORARY_SUFFIX:
+            continue
+        with named_os_errors(f"looking at {path}"):
+            try:
+                file = UnforkedFile(path, os.O_RDONLY, FILE_MODE)
+            except FileNotFoundError:
+                continue  # Its process closed the store just now.
+        try:
+            if file.lock(exclusive=True, wait=False):
+                _sync_what_it_holds(path, find)
+                with named_os_errors(f"removing {path}"):
+                    path.unlink(missing_ok=True)
+                count += 1
+        finally:
+            file.close()
+    return count
+
+
+def _sync_what_it_holds(path: Path, find: Callable[[bytes, int], Partition | None]) -> None:
+    ends: dict[tuple[bytes, int], int] = {}
+    for one in ranges_of(path):
+        log = one.topic_id, one.partition
+        ends[log] = max(one.end_offset, ends.get(log, 0))
+    for (topic_id, number), end in ends.items():
+        partition = find(topic_id, number)
+        if partition is not None:
+            partition.sync_up_to(min(end, partition.log_end_offset))

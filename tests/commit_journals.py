@@ -1,0 +1,33 @@
+"""Stores whose commits go by the process's journal from the first one on."""
+
+from __future__ import annotations
+
+import time
+
+import eoslog
+from eoslog.storage.process_journal import ProcessJournal
+from eoslog.store.store import parts_of
+
+# The smallest halves there are: 15 blocks for records, so they fill up and are retired.
+SMALL = {"eoslog.journal.bytes": 1}
+LARGE = {"eoslog.journal.bytes": 1 << 20}
+LONGEST_S = 60
+
+
+def journal_of(store: eoslog.Store) -> ProcessJournal:
+    found = parts_of(store).files.journal
+    assert found is not None
+    return found
+
+
+def wait_until(is_so) -> None:
+    until_s = time.monotonic() + LONGEST_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.0005)
+
+
+def with_journal(store: eoslog.Store) -> eoslog.Store:
+    """The store, once its journal takes records."""
+    wait_until(lambda: journal_of(store).journal.usable)
+    return store

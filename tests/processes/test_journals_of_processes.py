@@ -1,0 +1,175 @@
+"""Journals of several processes: who dies leaves his, who stands still keeps his, the last one
+removes all. What no file holds comes back from them, whoever appended it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from commit_journals import SMALL, journal_of, wait_until
+from processes import store_calls
+from processes.crew import BUSY, QUIET, Crew
+from processes.lanes import TOPIC, Lanes, make_store, records_of, write_lane
+from processes.member_main import Hand
+from reference_model import batch_codec as codec
+
+import eoslog
+from eoslog.bindings.control_state import control_state
+
+PARTITIONS = 2
+LARGE = {"eoslog.journal.bytes": 1 << 20}
+
+
+def wait_for_journal(hand: Hand) -> None:
+    wait_until(lambda: journal_of(hand.store).journal.usable)
+
+
+def journal_path(hand: Hand) -> str:
+    return str(journal_of(hand.store).path)
+
+
+def counts(hand: Hand) -> dict[str, int]:
+    return journal_of(hand.store).journal.counts
+
+
+def synced_up_to(hand: Hand, partition: int) -> list[int]:
+    found = hand.store.partition(TOPIC, partition)
+    return [found.recovery_point, found.log_end_offset]
+
+
+def lose_what_was_not_synced(path: Path) -> int:
+    """The power went: of each log there is what its files' last sync covered. How many bytes of
+    batches are gone.
+    """
+    lost_bytes = 0
+    for page in (path / "state" / "control").iterdir():
+        state = control_state(str(page))
+        assert state is not None
+        for file in (path / page.name).glob("*.log"):
+            data = file.read_bytes()
+            kept = 0
+            with suppress(codec.CodecError):  # Behind the last one.
+                for batch in codec.iter_batches(data):
+                    if batch.last_offset >= state.recovery_point:
+                        lost_bytes += len(batch.data)
+                    else:
+                        kept += len(batch.data)
+            file.write_bytes(data[:kept] + bytes(len(data) - kept))
+    return lost_bytes
+
+
+def journals_in(path: Path) -> list[Path]:
+    return sorted((path / "state" / "journal").iterdir())
+
+
+@pytest.mark.parametrize("sizes", [SMALL, LARGE])
+@pytest.mark.parametrize("background", [QUIET, BUSY])
+def test_all_die_and_the_power_goes(tmp_path, sizes, background):
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    known, lost_bytes = Lanes(), 0
+    with Crew(path, durability="always", config=background | sizes) as crew:
+        for _ in range(3):
+            writers = [crew.join("writer") for _ in range(3)]
+            for number, member in enumerate(writers):
+                member.call(wait_for_journal)
+                member.begin(write_lane, f"lane-{number}", number % PARTITIONS, named=True)
+            for member in writers:
+                member.hear("ack")
+            time.sleep(0.15)
+            crew.kill_all()
+            for member in writers:
+                known.take(member.all_said)
+            crew.forget_the_dead()
+            assert len(journals_in(path)) >= 3
+            lost_bytes += lose_what_was_not_synced(path)
+    assert lost_bytes > 0
+    with eoslog.open(path) as store:
+        known.check(records_of(store))
+        assert store.verify() == []
+    assert not journals_in(path)
+    assert min(lane.acknowledged for lane in known.by_name.values()) > 0
+
+
+def test_one_dies_and_another_syncs_what_it_left(tmp_path):
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    with Crew(path, durability="always", config=BUSY | LARGE) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for member in (ann, bob):
+            member.call(wait_for_journal)
+        ann.call(store_calls.append, TOPIC, ["first"])
+        ann.call(store_calls.append, TOPIC, ["in the journal"])
+        left = Path(ann.call(journal_path))
+        ann.kill()
+        wait_until(lambda: not left.exists())
+        assert bob.call(synced_up_to, 0) == [2, 2]
+        assert journals_in(path) == [Path(bob.call(journal_path))]
+        crew.all_leave()
+    assert not journals_in(path)
+
+
+def test_one_that_stands_still_keeps_its_journal(tmp_path):
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    with Crew(path, durability="always", config=QUIET | LARGE) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for member in (ann, bob):
+            member.call(wait_for_journal)
+            member.call(store_calls.append, TOPIC, ["first"])
+        ann.call(store_calls.append, TOPIC, ["in the journal"])
+        left = Path(ann.call(journal_path))
+        ann.call(store_calls.stop_background)
+        ann.signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        bob.call(store_calls.append, TOPIC, ["of bob"])
+        bob.leave()
+        assert left.exists()
+        assert not (path / ".kafka_cleanshutdown").exists()
+        carl = crew.join("carl")
+        carl.call(wait_for_journal)
+        carl.call(store_calls.append, TOPIC, ["of carl"])
+        ann.signal(signal.SIGCONT)
+        ann.call(store_calls.append, TOPIC, ["later"])
+        before = ann.call(counts)["records"]
+        ann.call(store_calls.append, TOPIC, ["later still"])
+        assert ann.call(counts)["records"] == before + 1
+        carl.leave()
+        ann.leave()
+        assert (path / ".kafka_cleanshutdown").exists()
+    assert not journals_in(path)
+    with eoslog.open(path) as store:
+        values = list(records_of(store)[0].values())
+    assert values == [
+        b"first", b"first", b"in the journal", b"of bob", b"of carl", b"later", b"later still"
+    ]  # fmt: skip
+
+
+def test_what_another_process_made_durable_needs_no_sync_here(tmp_path):
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    with Crew(path, durability="commit", config=QUIET | LARGE) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for member in (ann, bob):
+            member.call(wait_for_journal)
+            member.call(store_calls.append, TOPIC, ["first"], name=str(member.name))
+            member.call(flush, str(member.name))
+        ann.call(store_calls.append, TOPIC, ["of ann"], name=ann.name)
+        before = ann.call(counts)["records"], bob.call(counts)["records"]
+        bob.call(store_calls.append, TOPIC, ["of bob"], name=bob.name)
+        bob.call(flush, bob.name)
+        ann.call(flush, ann.name)
+        after = ann.call(counts)["records"], bob.call(counts)["records"]
+        assert after == (before[0], before[1] + 1)
+        crew.kill_all()
+    assert lose_what_was_not_synced(path) > 0
+    with eoslog.open(path) as store:
+        assert list(records_of(store)[0].values())[-2:] == [b"of ann", b"of bob"]
+
+
+def flush(hand: Hand, name: str) -> None:
+    hand.kept[f"producer {name}"].flush()

@@ -1,0 +1,237 @@
+"""What a recovery makes of journals: whole, torn, stale, damaged; of topics that are gone."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from commit_journals import LARGE, journal_of, with_journal
+from crash.transaction_trace import QUIET, end_of_life
+from partition_files import all_records
+
+import eoslog
+from eoslog.bindings.commit_journal import BLOCK_BYTES, half_header, record_at
+from eoslog.errors import CorruptRecordError
+from eoslog.storage.journal_replay import (
+    journal_files,
+    ranges_of,
+    remove_journals,
+    replay_journals,
+)
+from eoslog.storage.topic_registry import read_topics
+from eoslog.store.store import parts_of
+
+COUNT = 6
+
+
+def died(path, *, topic="t"):
+    """A store whose process died; each of its records but the first is in the journal."""
+    store = eoslog.open(path, create=True, durability="always", config=QUIET | LARGE)
+    store.create_topic(topic)
+    producer = store.producer()
+    producer.append(topic, 0, [b"0"])
+    with_journal(store)
+    for number in range(1, COUNT):
+        producer.append(topic, 0, [b"%d" % number])
+    paths = parts_of(store).files.paths
+    end_of_life(store)
+    (journal,) = journal_files(paths)
+    return paths, journal
+
+
+def lose_the_files(paths, topic="t"):
+    """The power went, and nothing of the segments behind the first record had been written."""
+    for file in paths.root.glob(f"{topic}-*/*.log"):
+        data = file.read_bytes()
+        size = int.from_bytes(data[8:12], "big") + 12
+        file.write_bytes(data[:size] + bytes(len(data) - size))
+
+
+def values_after(paths, topic="t"):
+    with eoslog.open(paths.root, config=QUIET) as store:
+        assert store.verify() == []
+        assert not journal_files(paths)
+        return [one.value for one in all_records(store.partition(topic, 0))]
+
+
+def numbers(count):
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.fixture
+def dead(tmp_path):
+    paths, journal = died(tmp_path / "store")
+    lose_the_files(paths)
+    return paths, journal
+
+
+def test_all_records_are_written_back(dead):
+    paths, journal = dead
+    assert [one.end_offset for one in ranges_of(journal)] == list(range(2, COUNT + 1))
+    assert values_after(paths) == numbers(COUNT)
+
+
+@pytest.mark.parametrize("at", [0, 100, 4000])
+@pytest.mark.parametrize("whole", range(COUNT - 1))
+def test_the_records_before_the_first_broken_one_count(dead, whole, at):
+    """A write that was cut off: what is behind it was never written."""
+    paths, journal = dead
+    data = bytearray(journal.read_bytes())
+    first = BLOCK_BYTES * (1 + whole)
+    data[first + at : len(data) // 2] = bytes(len(data) // 2 - first - at)
+    journal.write_bytes(data)
+    # So little of a record stands in its block that the end of it is zeros anyway.
+    count = 1 + whole + (at == 4000)
+    assert values_after(paths) == numbers(count)
+
+
+def test_a_broken_record_before_a_whole_one_is_damage(dead):
+    paths, journal = dead
+    data = bytearray(journal.read_bytes())
+    data[3 * BLOCK_BYTES + 60] ^= 1
+    journal.write_bytes(data)
+    files = {file: file.read_bytes() for file in paths.root.glob("t-*/*.log")}
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match=r"record 3 is damaged, and record 4") as error:
+            eoslog.open(paths.root)
+        assert error.value.path == str(journal)
+        assert journal.read_bytes() == data
+        assert files == {file: file.read_bytes() for file in paths.root.glob("t-*/*.log")}
+    data[3 * BLOCK_BYTES + 60] ^= 1
+    journal.write_bytes(data)
+    assert values_after(paths) == numbers(COUNT)
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 16, 32, 40, 47])
+def test_a_damaged_header_is_named(dead, at):
+    paths, journal = dead
+    data = bytearray(journal.read_bytes())
+    data[at] ^= 1
+    journal.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="header is damaged"):
+        eoslog.open(paths.root)
+    assert journal.read_bytes() == data
+
+
+def test_a_file_that_was_cut_short_is_named(dead):
+    paths, journal = dead
+    data = journal.read_bytes()
+    journal.write_bytes(data[: len(data) // 2])
+    with pytest.raises(CorruptRecordError, match="its halves have"):
+        eoslog.open(paths.root)
+    journal.write_bytes(data)
+    assert values_after(paths) == numbers(COUNT)
+
+
+def test_records_of_an_earlier_epoch_do_not_count(tmp_path):
+    path = tmp_path / "store"
+    store = eoslog.open(path, create=True, durability="always", config=QUIET | LARGE)
+    store.create_topic("t")
+    producer = store.producer()
+    producer.append("t", 0, [b"0"])
+    journal = journal_of(with_journal(store))
+    producer.append("t", 0, [b"1"])
+    journal.journal.stop()
+    store.partition("t", 0).flush()
+    for half in journal.journal.full_halves():
+        assert journal.journal.empty(half)
+    data = journal.path.read_bytes()
+    assert half_header(data[:BLOCK_BYTES], 0)[2] == 2
+    assert record_at(data, BLOCK_BYTES)[1:3] == (1, 1)
+    assert list(ranges_of(journal.path)) == []
+    store.close()
+
+
+def test_a_file_that_was_never_finished_holds_nothing(tmp_path):
+    paths, journal = died(tmp_path / "store")
+    journal.unlink()
+    (paths.journals / "unfinished.tmp").write_bytes(b"x" * 10_000)
+    (paths.journals / "unused").write_bytes(bytes(1 << 17))
+    assert values_after(paths) == numbers(COUNT)
+
+
+def test_a_topic_that_is_gone_or_has_another_id_is_passed_over(tmp_path):
+    path = tmp_path / "store"
+    paths, journal = died(path)
+    kept = journal.read_bytes()
+    with eoslog.open(path) as store:
+        store.delete_topic("t")
+        store.create_topic("t")
+        store.producer().append("t", 0, [b"of the new one"])
+        end_of_life(store)
+    journal.write_bytes(kept)
+    assert values_after(paths) == [b"of the new one"]
+
+
+def test_a_deleted_segment_does_not_come_back(tmp_path):
+    path = tmp_path / "store"
+    paths, journal = died(path)
+    kept = journal.read_bytes()
+    store = eoslog.open(path, durability="always", config=QUIET)
+    partition = store.partition("t", 0)
+    partition.roll()
+    store.producer().append("t", 0, [b"new"])
+    partition.flush()
+    partition.delete_segments(COUNT)
+    end_of_life(store)
+    journal.write_bytes(kept)
+    with eoslog.open(path) as store:
+        partition = store.partition("t", 0)
+        assert partition.log_start_offset == COUNT
+        assert [one.value for one in all_records(partition)] == [b"new"]
+        assert store.verify() == []
+    assert [one.name for one in paths.root.glob("t-0/*.log")] == [f"{COUNT:020d}.log"]
+
+
+def test_a_segment_whose_name_was_lost_is_made_again(tmp_path):
+    path = tmp_path / "store"
+    paths, _ = died(path)
+    (segment,) = paths.root.glob("t-0/*.log")
+    data = segment.read_bytes()
+    segment.unlink()
+    topics = (read_topics(paths.state) or {}).values()
+    assert replay_journals(paths, topics, lambda _: 0) == COUNT - 1
+    size = int.from_bytes(data[8:12], "big") + 12
+    end = data.rindex(b"%d" % (COUNT - 1)) + 1
+    assert segment.read_bytes()[size:end] == data[size:end]
+
+
+def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog):
+    """A broker ran on the directory in between, and left its trace of a clean stop."""
+    path = tmp_path / "store"
+    paths, journal = died(path)
+    kept = journal.read_bytes()
+    with eoslog.open(path):
+        pass
+    journal.write_bytes(kept)
+    with caplog.at_level(logging.ERROR), eoslog.open(path) as store:
+        assert "another program ran on the store" in caplog.text
+        assert not journal_files(paths)
+        assert store.verify() == []
+
+
+def test_a_second_replay_changes_nothing(dead):
+    paths, journal = dead
+    kept = journal.read_bytes()
+    assert values_after(paths) == numbers(COUNT)
+    (paths.root / ".kafka_cleanshutdown").unlink()
+    journal.write_bytes(kept)
+    assert values_after(paths) == numbers(COUNT)
+
+
+def test_removing_none_is_nothing(tmp_path):
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        remove_journals(parts_of(store).files.paths)
+
+
+def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
+    """Simulated by its file: the lock is free, and what it holds was not synced."""
+    path = tmp_path / "store"
+    paths, journal = died(path)
+    kept = journal.read_bytes()
+    with eoslog.open(path, durability="always", config=QUIET) as store:
+        store.producer().append("t", 0, [b"more"])
+        journal.write_bytes(kept)
+        parts_of(store).checkpointer._peers._retire_journals()
+        assert not journal.exists()
+        assert store.partition("t", 0).recovery_point >= COUNT

@@ -1,0 +1,322 @@
+"""The journal of a process: when it has a file, what it writes, and how its halves are retired."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+
+import pytest
+from commit_journals import LARGE, SMALL, journal_of, wait_until, with_journal
+from crash.transaction_trace import end_of_life
+from partition_files import all_records
+
+import eoslog
+from eoslog.errors import InvalidConfigError, StoreFailedError
+from eoslog.fs.file_system import Mount
+from eoslog.storage import process_journal
+from eoslog.storage.journal_replay import journal_files, ranges_of
+from eoslog.storage.process_journal import HALF_BYTES_MIN
+from eoslog.store.store import parts_of
+
+QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
+
+
+def opened(path, durability="always", **settings):
+    config = QUIET | {name.replace("_", "."): value for name, value in settings.items()}
+    return eoslog.open(path, create=True, durability=durability, config=config)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with opened(tmp_path / "store", **LARGE) as found:
+        found.create_topic("t", partitions=3)
+        for number in range(3):  # A first sync of the files, whose names are new.
+            found.producer().append("t", number, [b"first"])
+        yield with_journal(found)
+
+
+def values_of(store, number=0):
+    return [one.value for one in all_records(store.partition("t", number))]
+
+
+def test_an_append_is_one_record_of_the_journal_and_no_sync(store):
+    producer, log = store.producer(), store.partition("t", 0).log
+    syncs, before = log.sync_count, journal_of(store).journal.counts
+    for number in range(5):
+        producer.append("t", 0, [b"%d" % number])
+        assert log.durable_offset == log.log_end_offset == number + 2
+    after = journal_of(store).journal.counts
+    assert log.sync_count == syncs
+    assert log.recovery_point == 1
+    assert after["records"] - before["records"] == 5
+    assert after["bytes"] - before["bytes"] == 5 * 4096
+
+
+def test_a_record_begins_where_the_log_was_durable(tmp_path):
+    """Whoever appended it: else a replay would put what was appended here behind a hole."""
+    with opened(tmp_path / "store", "commit", **LARGE) as store:
+        store.create_topic("t")
+        producer = store.producer()
+        producer.append("t", 0, [b"a"])
+        producer.flush()
+        with_journal(store)
+        other = store.producer()
+        other.append("t", 0, [b"second", b"third"])
+        producer.append("t", 0, [b"d"])
+        producer.flush()
+        (one,) = ranges_of(journal_of(store).path)
+        assert one.end_offset == 4
+        assert b"second" in bytes(one.data) and b"third" in bytes(one.data)
+
+
+def test_a_transaction_over_many_partitions_is_two_records(store):
+    with store.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        for number in range(2):
+            before = journal_of(store).journal.counts["records"]
+            with producer.transaction():
+                for partition in range(3):
+                    producer.append("t", partition, [b"%d" % number])
+            after = journal_of(store).journal.counts["records"]
+    # The first one began a file of the state log.
+    assert after - before == 2
+
+
+@pytest.mark.parametrize("threads_count", [2, 8])
+def test_threads_share_records(store, threads_count):
+    barrier = threading.Barrier(threads_count)
+    before = journal_of(store).journal.counts
+
+    def append(number):
+        producer = store.producer()
+        barrier.wait()
+        for index in range(100):
+            producer.append("t", number % 3, [b"%d:%d" % (number, index)])
+            assert store.partition("t", number % 3).log.durable_offset > 0
+
+    threads = [threading.Thread(target=append, args=(one,)) for one in range(threads_count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = journal_of(store).journal.counts
+    assert after["records"] - before["records"] < after["requests"] - before["requests"]
+    found = [value for number in range(3) for value in values_of(store, number)]
+    assert len(found) == 3 + 100 * threads_count
+    for number in range(3):
+        log = store.partition("t", number).log
+        assert log.durable_offset == log.log_end_offset
+
+
+def test_more_than_128_kib_goes_by_the_file(store):
+    producer, log = store.producer(), store.partition("t", 0).log
+    before, syncs = journal_of(store).journal.counts["records"], log.sync_count
+    producer.append("t", 0, [bytes(140_000)])
+    assert journal_of(store).journal.counts["records"] == before
+    assert log.sync_count == syncs + 1
+    assert log.recovery_point == log.log_end_offset
+
+
+def test_a_segment_whose_name_is_not_on_the_disk_goes_by_the_file(store):
+    producer, partition = store.producer(), store.partition("t", 0)
+    producer.append("t", 0, [b"a"])
+    assert partition.recovery_point == 1
+    partition.roll()
+    producer.append("t", 0, [b"b"])
+    assert partition.recovery_point == 3
+    producer.append("t", 0, [b"c"])
+    assert partition.recovery_point == 3
+    assert partition.log.durable_offset == 4
+
+
+def test_halves_fill_up_and_are_retired(tmp_path):
+    with opened(tmp_path / "store", **SMALL) as store:
+        store.create_topic("t")
+        producer = store.producer()
+        producer.append("t", 0, [b"first"])
+        journal = journal_of(with_journal(store)).journal
+        assert journal.half_bytes == HALF_BYTES_MIN
+        records = 10 * HALF_BYTES_MIN // 4096
+        for number in range(records):
+            producer.append("t", 0, [b"%d" % number])
+        wait_until(lambda: len(journal.full_halves()) < 2)
+        assert journal.counts["records"] > HALF_BYTES_MIN // 4096
+        assert store.partition("t", 0).recovery_point > 0
+        assert values_of(store) == [b"first"] + [b"%d" % number for number in range(records)]
+
+
+def test_a_half_is_kept_until_the_files_hold_what_it_has(store):
+    journal, producer = journal_of(store), store.producer()
+    producer.append("t", 0, [b"a"])
+    log = store.partition("t", 0).log
+    journal.journal.stop()
+    half = journal.journal.full_halves()[0]
+    assert journal.journal.logs_of(half) == [log]
+    assert not journal.journal.empty(half)
+    assert [one.end_offset for one in ranges_of(journal.path)] == [2]
+    log.flush()
+    assert journal.journal.empty(half)
+    assert list(ranges_of(journal.path)) == []
+    assert journal.journal.is_empty
+
+
+def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    path = tmp_path / "store"
+    config = {"eoslog.checkpoint.interval.ms": 5}
+    with eoslog.open(path, create=True, durability="always", config=config) as store:
+        store.create_topic("t")
+        producer = store.producer()
+        for number in range(5):
+            producer.append("t", 0, [b"%d" % number])
+        assert not journal_of(store).journal.wanted
+        for number in range(5, 30):
+            producer.append("t", 0, [b"%d" % number])
+        assert journal_of(store).journal.wanted
+        wait_until(lambda: journal_of(store).journal.usable)
+        assert journal_of(store).journal.half_bytes == process_journal.HALF_BYTES_FIRST
+        # One that fills up soon is too small.
+        for number in range(30, 700):
+            producer.append("t", 0, [b"%d" % number])
+        last = process_journal.HALF_BYTES_FIRST * process_journal.GROWTH
+        wait_until(lambda: journal_of(store).journal.half_bytes == last)
+        wait_until(lambda: journal_of(store).journal.usable)
+        assert journal_files(parts_of(store).files.paths) == [journal_of(store).path]
+        producer.append("t", 0, [b"700"])
+        *_, last_range = ranges_of(journal_of(store).path)
+        assert last_range.end_offset == 701
+        assert values_of(store) == [b"%d" % number for number in range(701)]
+    assert not list((path / "state" / "journal").iterdir())
+
+
+def test_a_store_in_memory_has_none_unless_its_size_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_journal, "mount_of", lambda _: Mount("tmpfs", "", ""))
+    with opened(tmp_path / "store") as store:
+        store.create_topic("t")
+        producer = store.producer()
+        for number in range(20):
+            producer.append("t", 0, [b"%d" % number])
+        journal_of(store).start_if_wanted()
+        assert journal_of(store).journal.wanted
+        assert journal_of(store)._thread._thread is None
+    with opened(tmp_path / "store", **SMALL) as store:
+        with_journal(store)
+
+
+def test_durability_process_has_none(tmp_path):
+    with opened(tmp_path / "store", "process", **SMALL) as store:
+        assert parts_of(store).files.journal is None
+
+
+def test_zero_is_none(tmp_path):
+    with opened(tmp_path / "store", **{"eoslog.journal.bytes": 0}) as store:
+        store.create_topic("t")
+        producer = store.producer()
+        for number in range(20):
+            producer.append("t", 0, [b"%d" % number])
+        journal_of(store).start_if_wanted()
+        assert not journal_files(parts_of(store).files.paths)
+        assert store.partition("t", 0).recovery_point == 20
+
+
+@pytest.mark.parametrize("size", [-2, 1 << 31, "much"])
+def test_a_wrong_size_is_refused(tmp_path, size):
+    with pytest.raises(InvalidConfigError, match=r"eoslog\.journal\.bytes"):
+        opened(tmp_path / "store", **{"eoslog.journal.bytes": size})
+
+
+def test_the_file_is_locked_while_the_process_lives(store):
+    with open(journal_of(store).path, "rb") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_clean_close_leaves_no_journal(tmp_path):
+    path = tmp_path / "store"
+    with opened(path, **LARGE) as store:
+        store.create_topic("t")
+        with_journal(store)
+        for number in range(3):
+            store.producer().append("t", 0, [b"%d" % number])
+        assert len(list((path / "state" / "journal").iterdir())) == 1
+    assert not list((path / "state" / "journal").iterdir())
+    assert (path / ".kafka_cleanshutdown").exists()
+
+
+def test_what_only_the_journal_has_is_there_again(tmp_path):
+    path = tmp_path / "store"
+    store = opened(path, **LARGE)
+    store.create_topic("t", partitions=2)
+    producer = store.producer()
+    for number in range(2):
+        producer.append("t", number, [b"first"])
+    with_journal(store)
+    for number in range(2):
+        producer.append("t", number, [b"%d" % number])
+    saved = {file: file.read_bytes() for file in path.glob("t-*/*.log")}
+    end_of_life(store)
+    assert len(journal_files(parts_of(store).files.paths)) == 1
+    for file, data in saved.items():  # The power went: nothing behind the sync is there.
+        end = data.index(b"first") + len(b"first")
+        file.write_bytes(data[: end + 1] + bytes(len(data) - end - 1))
+    with opened(path) as store:
+        for number in range(2):
+            assert values_of(store, number) == [b"first", b"%d" % number]
+        assert store.verify() == []
+        assert not journal_files(parts_of(store).files.paths)
+
+
+def test_a_write_that_fails_ends_the_journal_and_fails_no_commit(store):
+    producer, journal = store.producer(), journal_of(store)
+    # The descriptor becomes one that takes no writes.
+    read_only = os.open(journal.path, os.O_RDONLY)
+    os.dup2(read_only, journal._file.fileno())
+    os.close(read_only)
+    producer.append("t", 0, [b"a"])
+    assert journal.journal.failed_errno != 0
+    assert not journal.journal.usable
+    assert store.partition("t", 0).recovery_point == 2
+    producer.append("t", 0, [b"b"])
+    assert store.partition("t", 0).recovery_point == 3
+
+
+def test_a_log_whose_sync_failed_goes_into_no_record(tmp_path):
+    store = opened(tmp_path / "store", **LARGE)
+    store.create_topic("t", partitions=2)
+    producer, partition = store.producer(), store.partition("t", 0)
+    for number in range(2):
+        producer.append("t", number, [b"first"])
+    journal = journal_of(with_journal(store))
+    producer.append("t", 0, [b"in the journal"])
+    shutil.rmtree(parts_of(store).files.paths.partition(partition.topic_partition))
+    with pytest.raises(StoreFailedError):
+        partition.flush()
+    before = journal.journal.counts["records"]
+    with pytest.raises(StoreFailedError):
+        producer.append("t", 0, [b"a"])
+    with pytest.raises(StoreFailedError):
+        partition.make_durable(1)
+    assert journal.journal.counts["records"] == before
+    # The others go on.
+    producer.append("t", 1, [b"a"])
+    assert journal.journal.counts["records"] == before + 1
+    with pytest.raises(StoreFailedError):
+        store.close()
+    # It has the only good copy.
+    assert {one.end_offset for one in ranges_of(journal.path)} == {2}
+
+
+def test_a_deleted_topic_holds_no_half(store):
+    producer = store.producer()
+    producer.append("t", 0, [b"a"])
+    store.create_topic("other")
+    producer.append("other", 0, [b"a"])
+    producer.append("other", 0, [b"b"])
+    journal = journal_of(store).journal
+    store.delete_topic("other")
+    journal.stop()
+    half = journal.full_halves()[0]
+    assert not journal.empty(half)
+    store.partition("t", 0).flush()
+    assert journal.empty(half)
