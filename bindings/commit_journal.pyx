@@ -8,7 +8,7 @@ import os
 from weakref import WeakValueDictionary
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from eoslog.native.atomics cimport load_acquire_32
 from eoslog.native.commit_journal cimport (
@@ -209,7 +209,6 @@ def record_at(const unsigned char[::1] half not None, Py_ssize_t position):
     cdef JournalRangeHeader one
     cdef Py_ssize_t at, data, end
     cdef list ranges = []
-    cdef uint32_t index
     if position < 0 or position > len(half) - <Py_ssize_t>sizeof(header):
         return None
     memcpy(&header, &half[position], sizeof(header))
@@ -224,7 +223,7 @@ def record_at(const unsigned char[::1] half not None, Py_ssize_t position):
     data = at + <Py_ssize_t>header.range_count * <Py_ssize_t>sizeof(one)
     if data > end:
         return None
-    for index in range(header.range_count):
+    for _ in range(header.range_count):
         memcpy(&one, &half[at], sizeof(one))
         if one.bytes < 0 or one.bytes > end - data or one.position_bytes < 0:
             return None

@@ -39,7 +39,8 @@ from eoslog.native.segment cimport (
 from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
+    STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK,
+    fault,
 )
 
 cdef extern from "<unistd.h>" nogil:

@@ -227,7 +227,7 @@ def test_removing_none_is_nothing(tmp_path):
 def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
     """Simulated by its file: the lock is free, and what it holds was not synced."""
     path = tmp_path / "store"
-    paths, journal = died(path)
+    _, journal = died(path)
     kept = journal.read_bytes()
     with eoslog.open(path, durability="always", config=QUIET) as store:
         store.producer().append("t", 0, [b"more"])
