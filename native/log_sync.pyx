@@ -9,8 +9,7 @@ from libc.stdint cimport int32_t, uint32_t
 
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_raise, control_sync_end,
-    control_sync_holder,
-    control_sync_round, control_sync_take, control_sync_wait,
+    control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
 )
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want

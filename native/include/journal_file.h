@@ -4,6 +4,10 @@
 #ifndef EOSLOG_JOURNAL_FILE_H
 #define EOSLOG_JOURNAL_FILE_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <stdlib.h>
 
 #include "mapped_io.h"

@@ -457,14 +457,14 @@ def test_an_interrupted_decision_is_taken_back_unless_another_process_acted(
 def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):
     store = opened(path)
     messages = stage_job(path, "run-1", JOB)
-    sync = Partition.sync_up_to
+    sync = Partition.make_durable
 
     def failing(partition: Partition, offset: int) -> None:
         if partition.topic == "__transaction_state":
             raise StoreFailedError("the disk is gone")
         sync(partition, offset)
 
-    monkeypatch.setattr(Partition, "sync_up_to", failing)
+    monkeypatch.setattr(Partition, "make_durable", failing)
     with pytest.raises(StoreFailedError):
         store.commit_staged(APP, 1, messages)
 

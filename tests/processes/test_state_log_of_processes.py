@@ -300,7 +300,7 @@ def applied(store: eoslog.Store) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    "kill", [Kill(Partition, "sync_up_to", 1), Kill(CompactedLog, "persist", 1)]
+    "kill", [Kill(Partition, "make_durable", 1), Kill(CompactedLog, "persist", 1)]
 )
 def test_who_dies_while_it_persists_harms_nobody(path, kill):
     with opened(path, "commit") as store:
@@ -372,7 +372,7 @@ ID_KILLS = [
     Kill(CompactedLog, "append", 1, "before"),
     Kill(CompactedLog, "append", 1, "after"),
     Kill(Partition, "append_columns", 1, "after"),
-    Kill(Partition, "sync_up_to", 1, "after"),
+    Kill(Partition, "make_durable", 1, "after"),
 ]
 
 

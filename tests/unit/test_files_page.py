@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commit_journals import SMALL, with_journal
 from staged_jobs import stage
 
 import eoslog
@@ -104,7 +105,7 @@ def test_the_page_names_every_file(store_path, open_store):
     content = end.read_bytes().rstrip(b"\0")
     end.write_bytes(content[:-1] + b"?")
 
-    store = open_store()
+    store = with_journal(open_store("commit", **SMALL))
     store.partition("orders", 1)
     made.update(files_of(store_path))
     store.close()

@@ -443,7 +443,7 @@ def test_what_could_not_be_synced_is_asked_for_by_the_next_flush(open_store, mon
         def refuse(end):
             raise error
 
-        patch.setattr(partitions[0], "sync_up_to", refuse)
+        patch.setattr(partitions[0], "make_durable", refuse)
         for _ in range(2):
             with pytest.raises(type(error)):
                 producer.flush()
@@ -462,7 +462,7 @@ def test_a_close_does_not_pass_over_what_could_not_be_synced(open_store, monkeyp
     def refuse(end):
         raise StoreFailedError("a sync failed")
 
-    monkeypatch.setattr(store.partition("t", 0), "sync_up_to", refuse)
+    monkeypatch.setattr(store.partition("t", 0), "make_durable", refuse)
     for call in (producer.flush, getattr(producer, ends_by)):
         with pytest.raises(StoreFailedError):
             call()
@@ -625,7 +625,7 @@ def test_a_close_that_waited_for_one_whose_sync_failed_is_not_silent(open_store,
         waiting.set()
         return close_now(meanwhile)
 
-    monkeypatch.setattr(Partition, "sync_up_to", sync)
+    monkeypatch.setattr(Partition, "make_durable", sync)
     first, second = (threading.Thread(target=close, args=(name,)) for name in ("first", "second"))
     first.start()
     assert syncing.wait(10)

@@ -532,14 +532,14 @@ def test_a_decision_that_cannot_be_completed_now_is_a_commit(store, producer, mo
 
 def test_a_decision_in_doubt_ends_the_producer(store, producer, monkeypatch):
     """The record may be on disk or not: only recovery can say."""
-    real = Partition.sync_up_to
+    real = Partition.make_durable
 
     def fail(partition: Partition, offset: int) -> None:
         if partition.topic == "__transaction_state":
             raise StoreFailedError("a sync failed")
         real(partition, offset)
 
-    monkeypatch.setattr(Partition, "sync_up_to", fail)
+    monkeypatch.setattr(Partition, "make_durable", fail)
     monkeypatch.setattr(type(producer._transactions), "_is_decision_in_doubt", lambda _: True)
     producer.begin_transaction()
     producer.send(TOPIC, value=b"in doubt")

@@ -404,10 +404,10 @@ def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatc
 def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, durability):
     """A complete job is never adopted again: what it appended must not be lost any more."""
     events: list[str] = []
-    sync_up_to, append = Partition.sync_up_to, CompactedLog.append
+    make_durable, append = Partition.make_durable, CompactedLog.append
 
     def noting_sync(partition: Partition, offset: int) -> None:
-        sync_up_to(partition, offset)
+        make_durable(partition, offset)
         if partition.topic == "__consumer_offsets":
             events.append("synced" if partition.recovery_point >= offset else "not synced")
 
@@ -421,7 +421,7 @@ def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, du
         opened.create_topic(TOPIC, partitions=PARTITIONS)
         opened.create_topic("source")
         messages = stage_job(opened.path, "run", JOB)
-        monkeypatch.setattr(Partition, "sync_up_to", noting_sync)
+        monkeypatch.setattr(Partition, "make_durable", noting_sync)
         monkeypatch.setattr(CompactedLog, "append", noting_append)
         opened.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
         monkeypatch.undo()
@@ -454,13 +454,13 @@ def test_every_version_is_an_offset_of_the_applications_group(store):
 def test_a_job_without_records_and_offsets_syncs_one_record(store, monkeypatch):
     store.commit_staged(APP, 0, [])
     synced: list[TopicPartition] = []
-    sync_up_to = Partition.sync_up_to
+    make_durable = Partition.make_durable
 
     def noting(partition: Partition, offset: int) -> None:
         synced.append(partition.topic_partition)
-        sync_up_to(partition, offset)
+        make_durable(partition, offset)
 
-    monkeypatch.setattr(Partition, "sync_up_to", noting)
+    monkeypatch.setattr(Partition, "make_durable", noting)
     store.commit_staged(APP, 1, [])
     assert [where.topic for where in synced] == ["__transaction_state"]
     assert not (store.path / "staging" / APP).exists()
