@@ -126,6 +126,7 @@ class Repair:
 def repair_store(path: Path, console: Console) -> Repair:
     """Repair what may be repaired."""
     with StoreRepair(path) as repair:
+        repair.write_journals_back()
         torn, refused = repair.look_at_tails()
         if refused:
             return Repair(possible=repair.planned(torn), refused=refused)
@@ -146,9 +147,11 @@ def repair_store(path: Path, console: Console) -> Repair:
 def rehearse_repair(path: Path, console: Console) -> Repair:
     """Repair a copy of the store: what `repair_store` would do."""
     with StoreRepair(path) as repair:  # No other process changes the store meanwhile.
-        torn, refused = repair.look_at_tails()
-        if refused:
-            return Repair(possible=repair.planned(torn), refused=refused)
+        # What journals hold is seen in the copy alone, into which they are written back.
+        if not repair.has_journals:
+            torn, refused = repair.look_at_tails()
+            if refused:
+                return Repair(possible=repair.planned(torn), refused=refused)
         with copied_store(path.absolute()) as copy, as_if_in(path.absolute(), copy):
             return _moved(repair_store(copy, console), copy, path.absolute())
 

@@ -19,7 +19,7 @@ from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
-from eoslog.fs.checkpoint_file import RECOVERY_POINT
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
@@ -32,6 +32,7 @@ from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.damage import Problem, is_damage, lost_end
+from eoslog.storage.journal_replay import journal_files, replay_journals
 from eoslog.storage.legal_holes import has_control_page
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import partition_directories, read_topics
@@ -100,6 +101,26 @@ class StoreRepair:
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
+
+    # Commit journals.
+
+    @property
+    def has_journals(self) -> bool:
+        """True if the store was stopped uncleanly, and commit journals were left."""
+        paths = self._paths
+        was_unclean = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered is None
+        return was_unclean and bool(journal_files(paths))
+
+    def write_journals_back(self) -> None:
+        """Have in the files what commit journals hold, as the next opening would: it is no damage.
+
+        Raises CorruptRecordError for a journal that is damaged.
+        """
+        topics = read_topics(self._paths.state)
+        if topics is None or not self.has_journals:
+            return
+        starts = read_checkpoints(self._paths)[0].get(LOG_START_OFFSET, {})
+        replay_journals(self._paths, topics.values(), lambda where: starts.get(where, 0))
 
     # Torn tails.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from cli_calls import DONE, call
 from commit_journals import LARGE, journal_of, with_journal
 from crash.transaction_trace import QUIET, end_of_life
 from partition_files import all_records
@@ -208,6 +209,26 @@ def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog):
         assert "another program ran on the store" in caplog.text
         assert not journal_files(paths)
         assert store.verify() == []
+
+
+def test_a_repair_writes_back_first_and_a_rehearsal_changes_nothing(dead):
+    """What looks like a torn tail, or a lost end, is in the journal."""
+    paths, _ = dead
+    (segment,) = paths.root.glob("t-0/*.log")
+    with segment.open("r+b") as file:
+        file.seek(int.from_bytes(segment.read_bytes()[8:12], "big") + 12)
+        file.write(b"torn")
+    kept = (*paths.root.glob("*-*/*"), *paths.journals.iterdir())
+    before = {one: one.read_bytes() for one in kept}
+    rehearsed = call("verify", "--repair", "--dry-run", "--store", paths.root)
+    assert rehearsed.status == DONE, rehearsed
+    assert "cut" not in rehearsed.stdout
+    for one, data in before.items():
+        assert one.read_bytes() == data, one
+    repaired = call("verify", "--repair", "--store", paths.root)
+    assert repaired.status == DONE, repaired
+    assert not list(paths.cut.rglob("*.log"))
+    assert values_after(paths) == numbers(COUNT)
 
 
 def test_a_second_replay_changes_nothing(dead):
