@@ -220,31 +220,55 @@ def _records_of(
 
 
 def retire_dead_journals(
-    paths: StorePaths, own: Path | None, find: Callable[[bytes, int], Partition | None]
+    paths: StorePaths,
+    alive: Callable[[bytes], bool],
+    find: Callable[[bytes, int], Partition | None],
 ) -> int:
     """Sync what the journals of dead processes hold, and remove them; how many there were.
 
-    `find` gives the open partition of a topic's id; None if it is gone. Raises EoslogError: the
-    rest stays.
+    `alive` tells by its slot if a process lives, `find` gives the open partition of a topic's id;
+    None if it is gone. Raises EoslogError: the rest stays.
     """
     count = 0
     for path in journal_files(paths):
-        if path == own or path.suffix == TEMPORARY_SUFFIX:
+        slot = slot_of(path)
+        if slot is None or alive(slot):
+            continue
+        if path.suffix == TEMPORARY_SUFFIX:
+            count += _remove(path)
             continue
         with named_os_errors(f"looking at {path}"):
             try:
                 file = UnforkedFile(path, os.O_RDONLY, FILE_MODE)
             except FileNotFoundError:
-                continue  # Its process closed the store just now.
+                continue  # Another process retired it just now.
         try:
-            if file.lock(exclusive=True, wait=False):
+            # Else somebody retires it, or it is gone by now.
+            if file.lock(exclusive=True, wait=False) and os.fstat(file.fileno()).st_nlink:
                 _sync_what_it_holds(path, find)
-                with named_os_errors(f"removing {path}"):
-                    path.unlink(missing_ok=True)
-                count += 1
+                count += _remove(path)
         finally:
             file.close()
     return count
+
+
+def _remove(path: Path) -> int:
+    with named_os_errors(f"removing {path}"):
+        path.unlink(missing_ok=True)
+    return 1
+
+
+def slot_of(path: Path) -> bytes | None:
+    """Return the slot of the process whose journal this is; None for a file of no journal."""
+    try:
+        return bytes.fromhex(path.name.partition("-")[0])
+    except ValueError:
+        return None
+
+
+def has_journal(paths: StorePaths, slot: bytes) -> bool:
+    """True if something is left of a journal of the process with this slot."""
+    return any(slot_of(path) == slot for path in journal_files(paths))
 
 
 def _sync_what_it_holds(path: Path, find: Callable[[bytes, int], Partition | None]) -> None:

@@ -45,12 +45,15 @@ _log = logging.getLogger(__name__)
 class ProcessJournal:
     """The journal of one process for one store, with durability other than "process"."""
 
-    def __init__(self, paths: StorePaths, half_bytes: int) -> None:
-        """`half_bytes` is the setting `eoslog.journal.bytes`: NO_LIMIT, 0 or a size."""
+    def __init__(self, paths: StorePaths, half_bytes: int, slot: bytes) -> None:
+        """`half_bytes` is the setting `eoslog.journal.bytes`: NO_LIMIT, 0 or a size. `slot` is the
+        process's: whoever looks after dead ones knows the file by it.
+        """
         self.journal = CommitJournal()
         self.path: Path | None = None  # Of its file.
         self._paths = paths
         self._fixed_bytes = half_bytes
+        self._slot = slot
         self._file: UnforkedFile | None = None
         self._thread = BackgroundThread("eoslog-journal", self._run)
         self._stopped = False
@@ -141,7 +144,7 @@ class ProcessJournal:
         folder = self._paths.journals
         make_directories(folder)
         sync_directory(folder.parent)
-        path = folder / secrets.token_hex(8)
+        path = folder / f"{self._slot.hex()}-{secrets.token_hex(4)}"
         unfinished = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             with named_os_errors(f"making {path}"):

@@ -116,6 +116,7 @@ class PeerMonitor:
         self._attempt(self._files.state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
+            self._attempt(self._retire_journals, "retiring journals of dead processes")
 
     def _settle_all(self) -> None:
         """End what is open of processes that died. Groups first, as above."""
@@ -152,7 +153,6 @@ class PeerMonitor:
         for partition in self._files.partitions.opened():
             if partition.producer_state.persisted_offset != partition.log_end_offset:
                 self._note(partition)
-        self._retire_journals()
 
     def _retire_journals(self) -> None:
         files = self._files
@@ -164,8 +164,7 @@ class PeerMonitor:
                 return None
             return files.partitions.find(TopicPartition(topic.name, number))
 
-        own = None if files.journal is None else files.journal.path
-        retire_dead_journals(files.paths, own, find)
+        retire_dead_journals(files.paths, self._session.slots.alive, find)
 
     def _attempt(self, work: Callable[[], object], what: str) -> None:
         try:

@@ -38,7 +38,12 @@ from eoslog.storage.clean_close import (
     write_clean_close,
 )
 from eoslog.storage.engine import Engine
-from eoslog.storage.journal_replay import journal_files, remove_journals, replay_journals
+from eoslog.storage.journal_replay import (
+    has_journal,
+    journal_files,
+    remove_journals,
+    replay_journals,
+)
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
@@ -103,7 +108,7 @@ class StoreFiles:
             self.checkpoints.note_synced()
         found_ids = FoundProducerIds(shared)
         journal_bytes = self.config["eoslog.journal.bytes"]
-        self.journal = ProcessJournal(self.paths, journal_bytes) if durable else None
+        self.journal = ProcessJournal(self.paths, journal_bytes, slots.own) if durable else None
         self.partitions = OpenedPartitions(
             self.paths,
             self.registry,
@@ -146,6 +151,8 @@ class StoreFiles:
             slots=slots,
             shared=shared,
         )
+        # A dead process is looked after until its journal is gone.
+        self.transactions.settle_hooks.append(lambda slot: not has_journal(self.paths, slot))
         self.transaction_admin = TransactionAdmin(self.transactions, self.state_log)
         self.transaction_recovery = TransactionRecovery(
             self.transactions,

@@ -113,6 +113,30 @@ def test_one_dies_and_another_syncs_what_it_left(tmp_path):
     assert not journals_in(path)
 
 
+def test_what_one_left_is_retired_whoever_notices_its_death_first(tmp_path):
+    """One that joins settles what is open of dead ones, and knows nothing of their journals."""
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    with Crew(path, durability="always", config=QUIET | LARGE) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for member in (ann, bob):
+            member.call(wait_for_journal)
+        ann.call(store_calls.append, TOPIC, ["first"])
+        ann.call(store_calls.append, TOPIC, ["in the journal"])
+        left = Path(ann.call(journal_path))
+        unfinished = left.with_name(left.name[:-1] + "g.tmp")
+        unfinished.write_bytes(bytes(4096))  # It was about to have a larger one.
+        bob.call(store_calls.stop_background)
+        ann.kill()
+        carl = crew.join("carl", durability="always", config=QUIET)
+        wait_until(lambda: not left.exists() and not unfinished.exists())
+        assert carl.call(synced_up_to, 0) == [2, 2]
+        assert journals_in(path) == [Path(bob.call(journal_path))]
+        wait_until(lambda: len(list((path / "state" / "processes").iterdir())) == 2)
+        crew.all_leave()
+    assert not journals_in(path)
+
+
 def test_one_that_stands_still_keeps_its_journal(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
