@@ -148,7 +148,7 @@ class ProcessJournal:
         unfinished = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             with named_os_errors(f"making {path}"):
-                file, synced = _file_of_zeros(unfinished, HALVES * half_bytes)
+                file, synced = self._file_of_zeros(unfinished, HALVES * half_bytes)
             if self._replace(file, synced, half_bytes, unfinished, path):
                 return
         except BaseException:
@@ -161,6 +161,8 @@ class ProcessJournal:
         self, file: UnforkedFile, synced: bool, half_bytes: int, unfinished: Path, path: Path
     ) -> bool:
         """Go over to the file; False if the store is being closed, or the one before holds on."""
+        if self._stopped:
+            return False
         if self._file is not None:
             self.journal.stop()
             if not self._empty_all() or self.journal.failed_errno:
@@ -208,30 +210,31 @@ class ProcessJournal:
                 all_done &= self.journal.empty(half)
         return all_done
 
+    def _file_of_zeros(self, path: Path, size_bytes: int) -> tuple[UnforkedFile, bool]:
+        """A file of blocks that were written, locked; whether its writes need no sync (M1, M2)."""
+        zeros = mmap.mmap(-1, _ZEROS_BYTES)
+        for flags, synced in _WAYS:
+            file: UnforkedFile | None = None
+            try:
+                file = UnforkedFile(path, os.O_RDWR | os.O_CREAT | flags, FILE_MODE)
+                file.lock(exclusive=True, wait=True)
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+                self._write_zeros(file.fileno(), zeros, size_bytes)
+            except BaseException as error:
+                if file is not None:
+                    file.close()
+                if not synced or not isinstance(error, OSError) or error.errno != errno.EINVAL:
+                    raise
+                continue  # The file system takes no writes past the page cache.
+            return file, synced
+        raise AssertionError("the last way raises")
 
-def _file_of_zeros(path: Path, size_bytes: int) -> tuple[UnforkedFile, bool]:
-    """A file of blocks that were written, locked; whether its writes need no sync (M1, M2)."""
-    zeros = mmap.mmap(-1, _ZEROS_BYTES)
-    for flags, synced in _WAYS:
-        file: UnforkedFile | None = None
-        try:
-            file = UnforkedFile(path, os.O_RDWR | os.O_CREAT | flags, FILE_MODE)
-            file.lock(exclusive=True, wait=True)
-            os.posix_fallocate(file.fileno(), 0, size_bytes)
-            _write_zeros(file.fileno(), zeros, size_bytes)
-        except BaseException as error:
-            if file is not None:
-                file.close()
-            if not synced or not isinstance(error, OSError) or error.errno != errno.EINVAL:
-                raise
-            continue  # The file system takes no writes past the page cache.
-        return file, synced
-    raise AssertionError("the last way raises")
-
-
-def _write_zeros(descriptor: int, zeros: mmap.mmap, size_bytes: int) -> None:
-    view = memoryview(zeros)
-    for at in range(0, size_bytes, _ZEROS_BYTES):
-        piece = view[: min(_ZEROS_BYTES, size_bytes - at)]
-        if os.pwrite(descriptor, piece, at) < len(piece):
-            raise OSError(errno.EIO, "a write ended early")
+    def _write_zeros(self, descriptor: int, zeros: mmap.mmap, size_bytes: int) -> None:
+        """Not all of them if the store is being closed: nobody uses the file then."""
+        view = memoryview(zeros)
+        for at in range(0, size_bytes, _ZEROS_BYTES):
+            if self._stopped:
+                return
+            piece = view[: min(_ZEROS_BYTES, size_bytes - at)]
+            if os.pwrite(descriptor, piece, at) < len(piece):
+                raise OSError(errno.EIO, "a write ended early")

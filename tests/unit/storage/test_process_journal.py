@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import threading
+import time
 
 import pytest
 from commit_journals import LARGE, SMALL, journal_of, wait_until, with_journal
@@ -190,6 +191,25 @@ def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypa
         assert last_range.end_offset == 701
         assert values_of(store) == [b"%d" % number for number in range(701)]
     assert not list((path / "state" / "journal").iterdir())
+
+
+def test_a_close_does_not_wait_for_a_journal_in_the_making(tmp_path, monkeypatch):
+    """One of 128 MiB takes a slow disk seconds."""
+    path, begun, real, sizes = tmp_path / "store", threading.Event(), os.pwrite, []
+
+    def slow_write(descriptor, data, position):
+        begun.set()
+        time.sleep(0.05)
+        sizes.append(len(data))
+        return real(descriptor, data, position)
+
+    monkeypatch.setattr(process_journal.os, "pwrite", slow_write)
+    with opened(path, **{"eoslog.journal.bytes": 64 << 20}) as store:
+        assert begun.wait(60)
+    assert 0 < sum(sizes) < 64 << 20
+    assert not journal_of(store).journal.usable
+    assert not list((path / "state" / "journal").iterdir())
+    assert (path / ".kafka_cleanshutdown").exists()
 
 
 def test_a_store_in_memory_has_none_unless_its_size_is_given(tmp_path, monkeypatch):
