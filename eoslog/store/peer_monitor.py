@@ -162,6 +162,8 @@ class PeerMonitor:
             topic = topics.get(topic_id)
             if topic is None:
                 return None
+            if topic.internal:
+                return files.partitions.internal_partition(topic.name, number)
             return files.partitions.find(TopicPartition(topic.name, number))
 
         retire_dead_journals(files.paths, self._session.slots.alive, find)

@@ -137,6 +137,34 @@ def test_what_one_left_is_retired_whoever_notices_its_death_first(tmp_path):
     assert not journals_in(path)
 
 
+def test_decisions_and_offsets_of_one_that_died_are_synced_too(tmp_path):
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    with Crew(path, durability="always", config=QUIET | LARGE) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for member in (ann, bob):
+            member.call(wait_for_journal)
+        ann.call(store_calls.init, "pays")
+        for number in range(2):  # The first one makes the files, and syncs them.
+            ann.call(commit_with_offsets, "pays", number)
+        left = Path(ann.call(journal_path))
+        ann.kill()
+        wait_until(lambda: not left.exists())
+        crew.kill_all()
+    assert lose_what_was_not_synced(path) == 0
+    with eoslog.open(path) as store:
+        assert list(records_of(store)[0].values()) == [b"0", b"1"]
+        assert store.groups()["readers"][eoslog.TopicPartition(TOPIC, 1)].offset == 1
+
+
+def commit_with_offsets(hand: Hand, transactional_id: str, number: int) -> None:
+    producer = hand.kept[transactional_id]
+    with producer.transaction():
+        producer.append(TOPIC, partition=0, values=[b"%d" % number])
+        offsets = {eoslog.TopicPartition(TOPIC, 1): number}
+        producer.send_offsets_to_transaction(offsets, "readers")
+
+
 def test_one_that_stands_still_keeps_its_journal(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
