@@ -97,8 +97,9 @@ def in_a_child(work: Callable[[], Any]) -> Any:
 class Injector:
     """Of one kind of store; all faults begin with a copy of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, journal: bool) -> None:
         self.root = root
+        self.journal = journal
         self.begun = root / "begun"
         self.path = root / "store"
         in_a_child(lambda: standard_work.make(self.begun))
@@ -117,8 +118,9 @@ class Injector:
         shutil.copytree(self.begun, self.path)
 
         def both() -> tuple[int, int, str | None, list[str]]:
-            work = standard_work.Work(self.path)
-            failing_calls.arm(self.path, fault.kind, fault.number, fault.error, again=fault.again)
+            work = standard_work.Work(self.path, journal=self.journal)
+            below = self.path / "state" / "journal" if self.journal else self.path
+            failing_calls.arm(below, fault.kind, fault.number, fault.error, again=fault.again)
             try:
                 work.run()
             finally:
@@ -158,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     raised: Counter[str] = Counter()
     injected: Counter[str] = Counter()
     with quick_directory(Path(tempfile.gettempdir())) as root:
-        injector = Injector(root)
+        injector = Injector(root, journal=arguments.journal)
         if arguments.fault:
             faults, counts = [Fault.of(one) for one in arguments.fault], {}
         else:
@@ -186,6 +188,7 @@ def main() -> int:
     parser.add_argument("--part", type=float, default=1.0, help="of all faults, from 0 to 1")
     parser.add_argument("--kind", action="append", choices=list(ERRORS))
     parser.add_argument("--fault", action="append", help="one: kind:number:errno:once or again")
+    parser.add_argument("--journal", action="store_true", help="calls of the commit journal alone")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     if PRELOADED not in os.environ:

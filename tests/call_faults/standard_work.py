@@ -6,6 +6,7 @@ eoslog wrote all or nothing, and nothing if the error says so. Any other excepti
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ HELD_PLACE = TopicPartition("held", 0)
 NAME, ID, MOVING_ID, HELD_ID = "writer", "pays", "moves", "holds"
 APP, GROUP, PLAIN_GROUP = "job", "readers", "plain"
 LATE_MS = 1 << 52
+JOURNAL_S = 0.3
 # Whether the records are gathered, and how it ends.
 TRANSACTIONS = (
     (False, "commit"),
@@ -59,8 +61,10 @@ def make(path: Path) -> None:
 class Work:
     """Does it all, and remembers what became of each call."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, journal: bool = False) -> None:
+        """`journal`: from the first open on, if a failing call does not keep it from being made."""
         self.path = path
+        self.settings = SETTINGS | ({"eoslog.journal.bytes": 1} if journal else {})
         self.there: Values = {place: [] for place in PLACES}
         self.there[PLACES[0]].append(b"first")
         self.maybe: list[Values] = []  # All of one or nothing.
@@ -107,7 +111,7 @@ class Work:
         for _ in range(2):
             failing_calls.reopened()
             opened, self.store = self.attempt(
-                "open", lambda: eoslog.open(self.path, durability="commit", config=SETTINGS)
+                "open", lambda: eoslog.open(self.path, durability="commit", config=self.settings)
             )
             if opened:
                 self.use()
@@ -115,6 +119,10 @@ class Work:
 
     def use(self) -> None:
         self.plainly()
+        journal = parts_of(self.store).files.journal
+        until_s = time.monotonic() + (JOURNAL_S if self.settings != SETTINGS else 0)
+        while not journal.journal.usable and time.monotonic() < until_s:
+            time.sleep(0.001)
         self.transactions()
         self.prepared()
         self.job()

@@ -44,6 +44,12 @@ def test_some_faults_of_each_kind():
     assert " 0 broken promises" in run("call_faults.inject", "--part", "0.0005")
 
 
+def test_some_faults_of_the_commit_journal():
+    kinds = ("open", "reserve", "write", "sync", "rename", "unlink")
+    wanted = [one for each in kinds for one in ("--kind", each)]
+    assert " 0 broken promises" in run("call_faults.inject", "--journal", "--part", "0.03", *wanted)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["open", "write", "sync", "change", "the others"])
