@@ -222,12 +222,13 @@ def _records_of(
 def retire_dead_journals(
     paths: StorePaths,
     alive: Callable[[bytes], bool],
-    find: Callable[[bytes, int], Partition | None],
+    topics: Callable[[], Iterable[TopicDescription]],
+    find: Callable[[TopicPartition], Partition | None],
 ) -> int:
     """Sync what the journals of dead processes hold, and remove them; how many there were.
 
-    `alive` tells by its slot if a process lives, `find` gives the open partition of a topic's id;
-    None if it is gone. Raises EoslogError: the rest stays.
+    `alive` tells by its slot if a process lives, `topics` gives those there are now, `find` an open
+    partition; None if it is gone. Raises EoslogError: the rest stays.
     """
     count = 0
     for path in journal_files(paths):
@@ -245,7 +246,9 @@ def retire_dead_journals(
         try:
             # Else somebody retires it, or it is gone by now.
             if file.lock(exclusive=True, wait=False) and os.fstat(file.fileno()).st_nlink:
-                _sync_what_it_holds(path, find)
+                # Looked at now: its process may have made one a moment before it died.
+                names = {id_bytes(topic.topic_id): topic.name for topic in topics()}
+                _sync_what_it_holds(path, names, find)
                 count += _remove(path)
         finally:
             file.close()
@@ -271,12 +274,15 @@ def has_journal(paths: StorePaths, slot: bytes) -> bool:
     return any(slot_of(path) == slot for path in journal_files(paths))
 
 
-def _sync_what_it_holds(path: Path, find: Callable[[bytes, int], Partition | None]) -> None:
-    ends: dict[tuple[bytes, int], int] = {}
+def _sync_what_it_holds(
+    path: Path, names: dict[bytes, str], find: Callable[[TopicPartition], Partition | None]
+) -> None:
+    ends: dict[TopicPartition, int] = {}
     for one in ranges_of(path):
-        log = one.topic_id, one.partition
-        ends[log] = max(one.end_offset, ends.get(log, 0))
-    for (topic_id, number), end in ends.items():
-        partition = find(topic_id, number)
+        if one.topic_id in names:
+            where = TopicPartition(names[one.topic_id], one.partition)
+            ends[where] = max(one.end_offset, ends.get(where, 0))
+    for where, end in ends.items():
+        partition = find(where)
         if partition is not None:
             partition.sync_up_to(min(end, partition.log_end_offset))

@@ -253,6 +253,12 @@ class OpenedPartitions:
                 sync_directory(self._paths.root)
             return topic
 
+    def find_of_any_topic(self, where: TopicPartition) -> Partition | None:
+        """Find a partition like `find`, and those of internal topics too."""
+        if where.topic not in INTERNAL_TOPICS:
+            return self.find(where)
+        return self.internal_partition(where.topic, where.partition)
+
     def if_open(self, where: TopicPartition) -> Partition | None:
         """The partition if it is open, an internal one too."""
         self._follow_topics()

@@ -11,10 +11,8 @@
 import time
 from collections.abc import Callable
 
-from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
-from eoslog.fs.identity_files import id_bytes
 from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.journal_replay import retire_dead_journals
@@ -156,17 +154,8 @@ class PeerMonitor:
 
     def _retire_journals(self) -> None:
         files = self._files
-        topics = {id_bytes(one.topic_id): one for one in files.registry.all()}
-
-        def find(topic_id: bytes, number: int) -> Partition | None:
-            topic = topics.get(topic_id)
-            if topic is None:
-                return None
-            if topic.internal:
-                return files.partitions.internal_partition(topic.name, number)
-            return files.partitions.find(TopicPartition(topic.name, number))
-
-        retire_dead_journals(files.paths, self._session.slots.alive, find)
+        alive, find = self._session.slots.alive, files.partitions.find_of_any_topic
+        retire_dead_journals(files.paths, alive, files.registry.all, find)
 
     def _attempt(self, work: Callable[[], object], what: str) -> None:
         try:
