@@ -54,11 +54,11 @@ def journal_files(paths: StorePaths) -> list[Path]:
 
 def remove_journals(paths: StorePaths) -> None:
     """Remove all journals, durably: what they hold is on the disk in the files (L2, P5)."""
-    files = journal_files(paths)
-    for path in files:
+    for path in journal_files(paths):
         with named_os_errors(f"removing {path}"):
             path.unlink(missing_ok=True)
-    if files:
+    # If there are none too: who retires one does not sync its name.
+    if paths.journals.is_dir():
         sync_directory(paths.journals)
 
 

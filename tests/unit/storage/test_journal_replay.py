@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+from pathlib import Path
 
 import pytest
 from cli_calls import DONE, call
@@ -12,7 +15,8 @@ from partition_files import all_records
 
 import eoslog
 from eoslog.bindings.commit_journal import BLOCK_BYTES, half_header, record_at
-from eoslog.errors import CorruptRecordError
+from eoslog.errors import CorruptRecordError, StoreFullError
+from eoslog.storage import journal_replay
 from eoslog.storage.journal_replay import (
     journal_files,
     ranges_of,
@@ -53,6 +57,11 @@ def values_after(paths, topic="t"):
         assert store.verify() == []
         assert not journal_files(paths)
         return [one.value for one in all_records(store.partition(topic, 0))]
+
+
+def replay(paths):
+    topics = (read_topics(paths.state) or {}).values()
+    return replay_journals(paths, topics, lambda _: 0)
 
 
 def numbers(count):
@@ -190,8 +199,7 @@ def test_a_segment_whose_name_was_lost_is_made_again(tmp_path):
     (segment,) = paths.root.glob("t-0/*.log")
     data = segment.read_bytes()
     segment.unlink()
-    topics = (read_topics(paths.state) or {}).values()
-    assert replay_journals(paths, topics, lambda _: 0) == COUNT - 1
+    assert replay(paths) == COUNT - 1
     size = int.from_bytes(data[8:12], "big") + 12
     end = data.rindex(b"%d" % (COUNT - 1)) + 1
     assert segment.read_bytes()[size:end] == data[size:end]
@@ -240,9 +248,66 @@ def test_a_second_replay_changes_nothing(dead):
     assert values_after(paths) == numbers(COUNT)
 
 
+def test_what_was_written_back_is_synced_before_the_journals_go(dead, monkeypatch):
+    paths, journal = dead
+    (segment,) = paths.root.glob("t-0/*.log")
+    synced = []
+
+    def noted(file):
+        synced.append((str(Path(f"/proc/self/fd/{file}").readlink()), journal.exists()))
+
+    monkeypatch.setattr(journal_replay.os, "fsync", noted)
+    monkeypatch.setattr(
+        journal_replay,
+        "sync_directory",
+        lambda folder: synced.append((str(folder), journal.exists())),
+    )
+    assert replay(paths) == COUNT - 1
+    assert synced == [
+        (str(segment), True),
+        (str(segment.parent), True),
+        (str(paths.journals), False),
+    ]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_a_full_disk_keeps_the_journals(dead, monkeypatch, call):
+    """What was written back of the first ones stands there; the next opening writes all again."""
+    paths, journal = dead
+    kept = journal.read_bytes()
+    real, calls = getattr(os, call), []
+
+    def refused(*arguments):
+        calls.append(arguments)
+        if call == "fsync" or len(calls) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_replay.os, call, refused)
+        for _ in range(2):
+            with pytest.raises(StoreFullError):
+                replay(paths)
+    assert calls
+    assert journal.read_bytes() == kept
+    assert values_after(paths) == numbers(COUNT)
+
+
 def test_removing_none_is_nothing(tmp_path):
     with eoslog.open(tmp_path / "store", create=True) as store:
         remove_journals(parts_of(store).files.paths)
+
+
+def test_a_clean_close_has_no_journal_come_back(tmp_path, monkeypatch):
+    """One that another process removed too: it would stand beside the trace of a clean stop."""
+    path = tmp_path / "store"
+    store = with_journal(eoslog.open(path, create=True, config=QUIET | LARGE))
+    paths = parts_of(store).files.paths
+    remove_journals(paths)
+    synced = []
+    monkeypatch.setattr(journal_replay, "sync_directory", synced.append)
+    store.close()
+    assert synced == [paths.journals]
 
 
 def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
