@@ -17,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 import staged_jobs
+from commit_journals import SMALL, journal_of
 
 import eoslog
 from eoslog import TopicPartition
@@ -25,6 +26,7 @@ from eoslog.errors import InvalidTimestampError
 from eoslog.groups import group_membership
 from eoslog.staging import attempt_files, staged_adoption, staged_job
 from eoslog.storage.partition import Partition
+from eoslog.storage.process_journal import ProcessJournal
 from eoslog.store.checkpointer import Checkpointer
 from eoslog.store.store import parts_of
 
@@ -83,6 +85,7 @@ def be_deterministic() -> None:
     """
     Checkpointer.start = lambda self: not self._stopped  # type: ignore[method-assign]
     Partition.__hash__ = lambda self: crc32(str(self.topic_partition).encode())  # type: ignore
+    ProcessJournal._start = lambda self: self._take(self._first_bytes())  # type: ignore
     for module in (staged_adoption, attempt_files):
         module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
@@ -407,18 +410,20 @@ class Life:
 
     def _say(self, lane: str, count: int) -> None:
         self._acknowledged.say(lane, count)
+        # As the journal's thread does, but at the same place each time.
+        assert journal_of(self.store)._retire()
 
 
-def opened(path: Path) -> eoslog.Store:
-    return eoslog.open(path, create=True, durability="commit", config=QUIET)
+def opened(path: Path, **settings: int) -> eoslog.Store:
+    return eoslog.open(path, create=True, durability="commit", config=QUIET | settings)
 
 
 def run(path: Path, history: Path, acknowledged: Path) -> None:
-    """Both lives, each with a store of its own."""
+    """Both lives, each with a store of its own; the first one commits by a journal."""
     said = Acknowledged(acknowledged)
     with Recorder(history) as recorder:
-        for life in range(2):
-            with opened(path) as store:
+        for life, settings in enumerate((SMALL, {})):
+            with opened(path, **settings) as store:
                 alive = Life(store, recorder, said)
                 alive.work(life)
             said.say("lives", life + 1)

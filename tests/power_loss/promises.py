@@ -218,6 +218,8 @@ def check_state(path: Path, workload: Workload, promises: Promises, *, deeply: b
 
     What a store that promises nothing of a cut has lost beside records, in words.
     """
+    if (path / ".kafka_cleanshutdown").exists():
+        assert not list((path / "state").glob("journal/*")), "journals beside a clean stop"
     store = eoslog.open(path, durability=workload.durability, config=QUIET)
     try:
         assert set(store.topics()) - {TEMPORARY} == {TOPIC, SOURCE}

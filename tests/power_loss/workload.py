@@ -13,20 +13,23 @@ the trace between the events of the files:
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from commit_journals import with_journal
+from commit_journals import journal_of, with_journal
 from crash.transaction_trace import QUIET, end_of_life
 from power_loss.disk_trace import mark
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.common.config import NO_LIMIT
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import ProducerFencedError
 from eoslog.staging import staged_job
 from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage import topics_file
+from eoslog.storage import process_journal, topics_file
 from eoslog.store.store import parts_of
 
 TOPIC = "orders"
@@ -47,13 +50,15 @@ BUSY = QUIET | {
     "log.flush.offset.checkpoint.interval.ms": 5,
 }
 
+WAYS = process_journal._WAYS
+
 # What is done how often, by workload.
 STEPS: dict[str, dict[str, int]] = {
     name: {step: int(count) for step, count in (one.split("=") for one in steps.split())}
     for name, steps in {
         "appends": "append=60 flush=12 checkpoint=4 persist=4 kill=1",
         "transactions": "begin=12 write=40 offset=8 commit=14 abort=5 init=3 append=6 flush=2 "
-        "checkpoint=4 persist=3 kill=1",
+        "together=4 compact=2 checkpoint=4 persist=3 kill=1",
         "prepared": "prepare=8 decide=8 begin=6 write=12 commit=6 append=4 checkpoint=2 persist=2 "
         "kill=2",
         "groups": "append=20 group=30 begin=5 write=10 offset=10 commit=8 checkpoint=3 persist=3 "
@@ -97,8 +102,13 @@ class Workload:
         self.noise = random.Random(f"{kind} {durability} {seed}")
         self.settings = dict(BUSY if self.noise.random() < 0.3 else QUIET)
         self.settings["eoslog.spare.segments"] = self.noise.choice((0, 1, 2))
-        # Of the smallest size: its halves fill up.
-        self.settings["eoslog.journal.bytes"] = self.noise.choice((0, 1, 1, 1))
+        # Of the smallest size: its halves fill up. Without a limit it begins so, and soon grows.
+        self.settings["eoslog.journal.bytes"] = self.noise.choice((0, 1, 1, 1, NO_LIMIT))
+        process_journal.HALF_BYTES_FIRST = process_journal.HALF_BYTES_MIN
+        process_journal.GROWTH = 2
+        process_journal.HALF_BYTES_LAST = 4 * process_journal.HALF_BYTES_MIN
+        process_journal.FILLED_S_MIN = float("inf")
+        process_journal._WAYS = self.noise.choice((WAYS, WAYS, WAYS[1:]))
         # So few topics have a log too, from the beginning or soon, and it is soon written again.
         limits = ((4096, 1 << 16), (0, 1000), (700, 1000))[seed % 3]
         topics_file.WHOLE_BYTES_MAX, topics_file.LOG_BYTES_MIN = limits
@@ -136,6 +146,7 @@ class Workload:
     def start(self) -> None:
         self.store = eoslog.open(self.path, durability=self.durability, config=self.settings)
         if self.durability != "process" and self.settings["eoslog.journal.bytes"]:
+            journal_of(self.store)._start()
             with_journal(self.store)
         self.plain = self.store.producer(name=NAME)
         self.producers: dict[str, eoslog.TransactionalProducer] = {}
@@ -266,18 +277,38 @@ class Workload:
 
     def commit(self) -> None:
         if (transactional_id := self._drawn_open()) is not None:
-            number, values = self.open.pop(transactional_id)
-            offset = self.offsets.pop(transactional_id, None)
-            self._try(transactional_id, number, values, offset=offset)
+            number = self._try_to_commit(transactional_id)
             self.producers[transactional_id].commit_transaction()
-            if self.durability != "process":
-                self._promise([[transactional_id, number]])
-                for place, works in self.before.pop(transactional_id).items():
-                    self._promise(works)
-                    left = [one for one in self.unpromised.get(place, []) if one not in works]
-                    self.unpromised[place] = left
-            else:
-                self.unpromised.setdefault("transactions", []).append([transactional_id, number])
+            self._promise_commit(transactional_id, number)
+
+    def _try_to_commit(self, transactional_id: str) -> int:
+        number, values = self.open.pop(transactional_id)
+        offset = self.offsets.pop(transactional_id, None)
+        self._try(transactional_id, number, values, offset=offset)
+        return number
+
+    def _promise_commit(self, transactional_id: str, number: int) -> None:
+        if self.durability != "process":
+            self._promise([[transactional_id, number]])
+            for place, works in self.before.pop(transactional_id).items():
+                self._promise(works)
+                left = [one for one in self.unpromised.get(place, []) if one not in works]
+                self.unpromised[place] = left
+        else:
+            self.unpromised.setdefault("transactions", []).append([transactional_id, number])
+
+    def together(self) -> None:
+        """Threads end all open transactions at once, beside one that appends."""
+        self.begin()
+        numbers = {one: self._try_to_commit(one) for one in sorted(self.open)}
+        with ThreadPoolExecutor(len(numbers)) as threads:
+            commits = [threads.submit(self.producers[one].commit_transaction) for one in numbers]
+            for _ in range(self.noise.randint(0, 3)):
+                self.append()
+            for commit in commits:
+                commit.result()
+        for transactional_id, number in numbers.items():
+            self._promise_commit(transactional_id, number)
 
     def abort(self) -> None:
         if (transactional_id := self._drawn_open()) is not None:
@@ -407,6 +438,15 @@ class Workload:
         for partition in parts_of(self.store).files.partitions.opened():
             if self.noise.random() < 0.7:
                 parts_of(self.store).checkpointer._persist(partition)
+
+    def compact(self) -> None:
+        """Of the state log; its active segments are ended for it."""
+        files = parts_of(self.store).files
+        opened = [one for one in files.partitions.opened() if one.topic == TRANSACTION_STATE_TOPIC]
+        for partition in opened:
+            if self.noise.random() < 0.5:
+                partition.roll()
+        files.compact(*opened)
 
     def clear(self) -> None:
         if self.noise.random() < 0.2:
