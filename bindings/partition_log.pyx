@@ -334,10 +334,11 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         return control_durable(self._log.page)
 
-    @property
-    def journaled_end(self):
-        """What the process's journal has of the log ends here, or below."""
-        return self._log.journaled_end
+    def journaled_end(self, int half):
+        """What a half of the process's journal has of the log ends here, or below."""
+        if not 0 <= half < 2:
+            raise ValueError(f"half {half}; there are 2")
+        return self._log.journal_ends[half]
 
     def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call, and return the new recovery point.

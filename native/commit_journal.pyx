@@ -383,8 +383,8 @@ cdef bint cover(CommitJournal* journal, PartitionLog* log, int64_t end_offset) n
         half.covered[half.covered_count] = log
         half.covered_count += 1
         log.journal_halves |= 1 << journal.active
-    if log.journaled_end < end_offset:
-        log.journaled_end = end_offset
+    if log.journal_ends[journal.active] < end_offset:
+        log.journal_ends[journal.active] = end_offset
     return True
 
 
@@ -476,9 +476,9 @@ cdef void journal_wake(CommitJournal* journal) noexcept nogil:
     shared_word_wake(&journal.work, 1, SHARED_ALL_BITS)
 
 
-cdef bint is_synced(const PartitionLog* log) noexcept nogil:
+cdef bint is_synced(const PartitionLog* log, int32_t half) noexcept nogil:
     """True if the files hold all that a half may have of a log, or nobody wants it any more."""
-    return control_load(&log.page.recovery_point) >= log.journaled_end or (
+    return control_load(&log.page.recovery_point) >= log.journal_ends[half] or (
         control_flag(&log.page.deleted) != 0)
 
 
@@ -494,7 +494,7 @@ cdef int journal_empty_half(CommitJournal* journal, int32_t half) noexcept nogil
     if not found.full or found.kept:
         error = EBUSY
     for index in range(found.covered_count):
-        if error == 0 and not is_synced(found.covered[index]):
+        if error == 0 and not is_synced(found.covered[index], half):
             error = EBUSY
     pthread_mutex_unlock(&journal.lock)
     # It is full: nobody else changes it.
@@ -524,7 +524,7 @@ cdef void journal_leave(CommitJournal* journal, PartitionLog* log) noexcept nogi
         half = &journal.halves[number]
         if not log.journal_halves & (1 << number):
             continue
-        if not is_synced(log):
+        if not is_synced(log, number):
             half.kept = True
         for index in range(half.covered_count):
             if half.covered[index] == log:

@@ -70,8 +70,8 @@ cdef struct PartitionLog:
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
     void* journal                    # The process's CommitJournal; NULL without any.
-    int64_t journaled_end            # A half of it has bytes of the log, up to here at most.
-    uint32_t journal_halves          # ... of these bits.
+    int64_t journal_ends[2]          # Its halves have bytes of the log, up to here at most.
+    uint32_t journal_halves          # ... those of these bits.
     bint journal_left                # It knows the log no more.
     int64_t journal_batch            # Its leader's: the last batch with a range of the log,
     int64_t journal_batch_end        # ... up to here.

@@ -18,7 +18,8 @@ from eoslog.errors import InvalidConfigError, StoreFailedError
 from eoslog.fs.file_system import Mount
 from eoslog.storage import process_journal
 from eoslog.storage.journal_replay import journal_files, ranges_of
-from eoslog.storage.process_journal import HALF_BYTES_MIN
+from eoslog.storage.process_journal import HALF_BYTES_MIN, ProcessJournal
+from eoslog.store import store_files
 from eoslog.store.store import parts_of
 
 QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
@@ -163,6 +164,45 @@ def test_a_half_is_kept_until_the_files_hold_what_it_has(store):
     assert journal.journal.is_empty
 
 
+def test_a_half_is_retired_while_its_logs_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProcessJournal, "_retire", lambda _: True)
+    with opened(tmp_path / "store", **SMALL) as store:
+        store.create_topic("t")
+        producer, log = store.producer(), store.partition("t", 0).log
+        producer.append("t", 0, [b"first"])
+        journal = journal_of(with_journal(store)).journal
+        while not journal.full_halves():
+            producer.append("t", 0, [b"a"])
+        assert journal.full_halves() == [0]
+        assert log.journaled_end(0) == log.journaled_end(1) - 1
+        log.sync_up_to(log.journaled_end(0))
+        producer.append("t", 0, [b"in the other half"])
+        assert log.recovery_point < log.log_end_offset
+        assert journal.empty(0)
+        assert not journal.full_halves()
+        assert len(list(ranges_of(journal_of(store).path))) == 2
+
+
+def test_a_journal_takes_records_once_its_name_is_on_the_disk(tmp_path, monkeypatch):
+    with opened(tmp_path / "store", **{"eoslog.journal.bytes": 0}) as store:
+        found, done = journal_of(store), []
+        state = parts_of(store).files.paths.state
+
+        def noted(what):
+            names = [one.suffix for one in (state / "journal").iterdir()]
+            done.append((what, names, found.journal.usable))
+
+        monkeypatch.setattr(process_journal, "sync_directory", lambda one: noted(one.name))
+        monkeypatch.setattr(process_journal.os, "fsync", lambda _: noted("file"))
+        found._take(HALF_BYTES_MIN)
+        assert found.journal.usable
+        assert done == [
+            ("state", [], False),
+            ("file", [".tmp"], False),
+            ("journal", [""], False),
+        ]
+
+
 def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypatch):
     monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
     monkeypatch.setattr(process_journal, "FILLED_S_MIN", 60.0)  # However busy the machine is.
@@ -253,15 +293,25 @@ def test_the_file_is_locked_while_the_process_lives(store):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_clean_close_leaves_no_journal(tmp_path):
+def test_a_clean_close_leaves_no_journal(tmp_path, monkeypatch):
     path = tmp_path / "store"
+    folder, left = path / "state" / "journal", []
+    write = store_files.write_clean_close
+
+    def noted(*arguments):
+        left.append(list(folder.iterdir()))
+        write(*arguments)
+
+    monkeypatch.setattr(store_files, "write_clean_close", noted)
     with opened(path, **LARGE) as store:
         store.create_topic("t")
         with_journal(store)
         for number in range(3):
             store.producer().append("t", 0, [b"%d" % number])
-        assert len(list((path / "state" / "journal").iterdir())) == 1
-    assert not list((path / "state" / "journal").iterdir())
+        assert len(list(folder.iterdir())) == 1
+    assert not list(folder.iterdir())
+    # It was gone before: beside the trace it would not count.
+    assert left == [[]]
     assert (path / ".kafka_cleanshutdown").exists()
 
 
