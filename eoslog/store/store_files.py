@@ -207,11 +207,16 @@ class StoreFiles:
         self.group_members.heartbeats.forget_all()
         marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
         last_stop = read_last_stop(marker, unrecovered)
+        self.was_stopped_uncleanly = last_stop.unrecovered is None
+        if not self.was_stopped_uncleanly:
+            # While the trace says that they do not count.
+            self._drop_journals()
         # Before anything is written: from here on a crash is an unclean stop.
         forget_last_stop(marker, unrecovered)
-        self.was_stopped_uncleanly = last_stop.unrecovered is None
-        self._take_in_journals()
         if last_stop.unrecovered is None:
+            # Before anything else is looked at.
+            start = self.checkpoints.log_start_offset
+            replay_journals(self.paths, self.registry.all(), start)
             self.registry.sync()
             remove_orphan_spares(self.paths, self.registry)
             self.partitions.recover_all()
@@ -223,12 +228,8 @@ class StoreFiles:
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
         upgrade_offsets(self.group_offsets.log, self.paths.upgraded, to_recover)
 
-    def _take_in_journals(self) -> None:
-        """Have in the files what commit journals hold; before anything else is looked at."""
-        if self.was_stopped_uncleanly:
-            start = self.checkpoints.log_start_offset
-            replay_journals(self.paths, self.registry.all(), start)
-        elif journal_files(self.paths):
+    def _drop_journals(self) -> None:
+        if journal_files(self.paths):
             _log.error(
                 "%s: commit journals beside the trace of a clean stop: another program ran on the "
                 "store; what they hold does not count",

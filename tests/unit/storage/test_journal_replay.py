@@ -24,6 +24,7 @@ from eoslog.storage.journal_replay import (
     replay_journals,
 )
 from eoslog.storage.topic_registry import read_topics
+from eoslog.store import store_files
 from eoslog.store.store import parts_of
 
 COUNT = 6
@@ -205,7 +206,7 @@ def test_a_segment_whose_name_was_lost_is_made_again(tmp_path):
     assert segment.read_bytes()[size:end] == data[size:end]
 
 
-def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog):
+def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog, monkeypatch):
     """A broker ran on the directory in between, and left its trace of a clean stop."""
     path = tmp_path / "store"
     paths, journal = died(path)
@@ -213,7 +214,16 @@ def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog):
     with eoslog.open(path):
         pass
     journal.write_bytes(kept)
+    forget, left = store_files.forget_last_stop, []
+
+    def noted(*files):
+        left.append(journal_files(paths))
+        forget(*files)
+
+    monkeypatch.setattr(store_files, "forget_last_stop", noted)
     with caplog.at_level(logging.ERROR), eoslog.open(path) as store:
+        # Without that trace they would count.
+        assert left == [[]]
         assert "another program ran on the store" in caplog.text
         assert not journal_files(paths)
         assert store.verify() == []
