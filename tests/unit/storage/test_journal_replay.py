@@ -15,6 +15,7 @@ from partition_files import all_records
 
 import eoslog
 from eoslog.bindings.commit_journal import BLOCK_BYTES, half_header, record_at
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import CorruptRecordError, StoreFullError
 from eoslog.storage import journal_replay
 from eoslog.storage.journal_replay import (
@@ -331,3 +332,20 @@ def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
         parts_of(store).checkpointer._peers._retire_journals()
         assert not journal.exists()
         assert store.partition("t", 0).recovery_point >= COUNT
+
+
+def test_a_journal_that_its_process_removed_meanwhile_is_none_of_a_dead_one(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    _, journal = died(path)
+    kept = journal.read_bytes()
+
+    class Closing(UnforkedFile):
+        def lock(self, **how):
+            journal.unlink()
+            return super().lock(**how)
+
+    with eoslog.open(path, durability="always", config=QUIET) as store:
+        journal.write_bytes(kept)
+        monkeypatch.setattr(journal_replay, "UnforkedFile", Closing)
+        parts_of(store).checkpointer._peers._retire_journals()
+        assert not journal.exists()
