@@ -4,13 +4,9 @@
 #ifndef EOSLOG_JOURNAL_FILE_H
 #define EOSLOG_JOURNAL_FILE_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "mapped_io.h" /* First: it says what the C library is to declare. */
 
 #include <stdlib.h>
-
-#include "mapped_io.h"
 
 #define JOURNAL_BLOCK_BYTES 4096
 #define JOURNAL_HALF_MAGIC UINT64_C(0x31304c4148534f45)   /* "EOSHAL01" */

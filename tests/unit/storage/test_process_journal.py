@@ -378,6 +378,26 @@ def test_a_log_whose_sync_failed_goes_into_no_record(tmp_path):
     assert {one.end_offset for one in ranges_of(journal.path)} == {2}
 
 
+def test_what_a_log_had_when_its_sync_failed_goes_into_no_record(tmp_path):
+    store = opened(tmp_path / "store", "commit", **LARGE)
+    store.create_topic("t")
+    producer, partition = store.producer(), store.partition("t", 0)
+    producer.append("t", 0, [b"first"])
+    producer.flush()
+    journal = journal_of(with_journal(store)).journal
+    producer.append("t", 0, [b"not durable"])
+    shutil.rmtree(parts_of(store).files.paths.partition(partition.topic_partition))
+    with pytest.raises(StoreFailedError):
+        partition.flush()
+    before = journal.counts["records"]
+    with pytest.raises(StoreFailedError):
+        partition.make_durable(2)
+    assert journal.counts["records"] == before
+    assert partition.log.durable_offset == 1
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
 def test_a_deleted_topic_holds_no_half(store):
     producer = store.producer()
     producer.append("t", 0, [b"a"])
