@@ -1,14 +1,17 @@
 from collections.abc import MutableMapping
 
+from typing_extensions import disjoint_base
+
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.unforked_file import UnforkedFile
 
-Bytes = bytes | bytearray | memoryview
+_Bytes = bytes | bytearray | memoryview
 
 BLOCK_BYTES: int
 HALVES: int
 JOURNAL_ID_BYTES: int
 
+@disjoint_base
 class CommitJournal:
     def __init__(self) -> None: ...
     @property
@@ -39,9 +42,9 @@ class CommitJournal:
     @property
     def is_empty(self) -> bool: ...
 
-JournalRangeAt = tuple[bytes, int, int, int, int, int, int]
+_RangeAt = tuple[bytes, int, int, int, int, int, int]
 
-def half_header(block: Bytes, half: int) -> tuple[bytes, int, int] | None: ...
+def half_header(block: _Bytes, half: int) -> tuple[bytes, int, int] | None: ...
 def record_at(
-    half: Bytes, position: int
-) -> tuple[bytes, int, int, int, list[JournalRangeAt]] | None: ...
+    half: _Bytes, position: int
+) -> tuple[bytes, int, int, int, list[_RangeAt]] | None: ...
