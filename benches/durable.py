@@ -50,10 +50,11 @@ class Effort(NamedTuple):
     turns: int  # Of each work in each round.
     seconds: float  # Of a turn; the run that counts takes as long as all turns of a round.
     pause_seconds: float  # Before each turn, for what the one before it left to be written.
+    warm_turns: int  # Before the run that counts: until a journal has the size that it needs.
 
 
-FULL = Effort("full", rounds=5, turns=TURNS, seconds=0.2, pause_seconds=0.02)
-QUICK = Effort("quick", rounds=1, turns=1, seconds=0.05, pause_seconds=0)
+FULL = Effort("full", rounds=5, turns=TURNS, seconds=0.2, pause_seconds=0.02, warm_turns=20)
+QUICK = Effort("quick", rounds=1, turns=1, seconds=0.05, pause_seconds=0, warm_turns=1)
 
 
 @dataclass
@@ -158,8 +159,9 @@ def count_costs(names: Sequence[str], folder: Path, effort: Effort) -> dict[str,
     found = {}
     for name in names:
         with team_of(name, folder, env) as team:
-            team.run(effort.seconds, Round())
-            team.ask("renew", 0)
+            for _ in range(effort.warm_turns):
+                team.run(effort.seconds, Round())
+                team.ask("renew", 0)
             os.sync()
             bytes_before, syncs_before = written_bytes(folder), sum(team.ask("syncs"))
             counted = Round()
