@@ -304,6 +304,9 @@ cdef class KnownTransaction:
                 if place < 0:
                     raise errors.OutOfMemoryError(f"{state.partition_count} partitions")
                 self._txn.parts[place].registration = 0
+                if state.named:
+                    self._txn.parts[place].end_offset = parts[index].end_offset
+                    memcpy(self._txn.parts[place].topic_id, parts[index].topic_id, 16)
             self._txn.state.partition_count = self._txn.part_count
             self._held = list(once)
         finally:

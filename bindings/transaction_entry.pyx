@@ -36,8 +36,8 @@ from eoslog.native.sequence_window cimport OFFSETS_SEQUENCE
 from eoslog.native.status cimport STATUS_OK
 from eoslog.native.transaction_log cimport (
     transaction_append, transaction_complete, transaction_decide, transaction_register,
-    transaction_sync_parts, transaction_sync_state, transaction_withdraw, transaction_write,
-    transaction_write_tombstone,
+    transaction_revoke, transaction_sync_parts, transaction_sync_state, transaction_withdraw,
+    transaction_write, transaction_write_tombstone,
 )
 from eoslog.native.transaction_state cimport (
     END_CONCURRENT, END_DECIDE, END_EMPTY_ABORT, END_FENCED, END_OTHER_PRODUCER, END_REPEATED,
@@ -421,6 +421,23 @@ cdef class TransactionEntry(KnownTransaction):
             raise self._failure(status, &fault, False)
         self._ended(completed, &fault)
         return 0
+
+    def revoke(self):
+        """Have a commit be an abort, since its data did not all reach the disk; complete it then.
+
+        For a recovery, before anything is appended to its partitions. The record is on the disk on
+        return. Raises IllegalStateError if the decision does not name where its logs end.
+        """
+        cdef Fault fault
+        cdef Status status
+        if not self._txn.state.named:
+            raise errors.IllegalStateError(
+                f"{self.transactional_id!r} is {self.state}: it names no ends of logs")
+        fault_init(&fault)
+        with nogil:
+            status = transaction_revoke(&self._txn, &fault)
+        if status != STATUS_OK:
+            raise self._failure(status, &fault, True)
 
     cdef int _ended(self, Status status, Fault* fault) except -1:
         """Keep why a decided transaction is not complete; let go of its partitions if it is."""

@@ -14,7 +14,8 @@ from eoslog.native.transaction_record cimport (
     transaction_value_bound, transaction_value_decode, transaction_value_encode,
 )
 from eoslog.native.transaction_state cimport (
-    OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, TransactionPart, TransactionState,
+    OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_PREPARE_COMMIT, TRANSACTION_STORED_COUNT,
+    TransactionPart, TransactionState,
     state_clear, state_has_owner, transition_possible,
 )
 
@@ -110,16 +111,22 @@ cdef int set_owner(TransactionState* state, bytes owner) except -1:
 def decode_transaction_value(const uint8_t[::1] value not None):
     """All fields of a record's value, by name; `partitions` is None when Empty.
 
+    `ends` has (topic id, offset) for each partition, in their order, where a PrepareCommit names
+    where the logs have to end (0: anywhere); else it is None.
+
     Raises CorruptRecordError.
     """
     cdef TransactionState state
     cdef int32_t version = 0
     cdef int32_t index
     cdef list partitions = []
+    cdef list ends = []
     cdef TransactionPart* parts = decode_value(value, "", &state, &version)
     try:
         for index in range(state.partition_count):
             partitions.append((topic_of(&parts[index], ""), parts[index].partition))
+            if state.named:
+                ends.append(((<const char*>parts[index].topic_id)[:16], parts[index].end_offset))
     finally:
         free(parts)
     return {
@@ -138,6 +145,7 @@ def decode_transaction_value(const uint8_t[::1] value not None):
         "last_producer_epoch": state.last_producer_epoch,
         "prepared": bool(state.prepared),
         "owner": owner_of(&state),
+        "ends": ends if state.named else None,
     }
 
 
@@ -154,7 +162,7 @@ def encode_transaction_value(
     Py_ssize_t timeout_ms, str state not None, partitions, Py_ssize_t last_update_ms,
     Py_ssize_t start_ms, Py_ssize_t previous_producer_id=-1, Py_ssize_t next_producer_id=-1,
     Py_ssize_t next_producer_epoch=-1, Py_ssize_t client_transaction_version=0,
-    Py_ssize_t last_producer_epoch=-1, bint prepared=False, bytes owner=None,
+    Py_ssize_t last_producer_epoch=-1, bint prepared=False, bytes owner=None, ends=None,
 ):
     """A record's value with these fields; partitions of one topic stand together.
 
@@ -181,16 +189,21 @@ def encode_transaction_value(
     if version == 0 and (
             previous_producer_id != -1 or next_producer_id != -1 or next_producer_epoch != -1
             or client_transaction_version or last_producer_epoch != -1 or prepared
-            or owner is not None):
+            or owner is not None or ends is not None):
         raise ValueError("version 0 has no tagged fields")
     if native.status >= TRANSACTION_STORED_COUNT:
         raise ValueError(f"state {state!r} is never stored")
     if (partitions is None) != (native.status == TRANSACTION_EMPTY):
         raise ValueError(f"partitions {partitions!r}: None when Empty, a list otherwise")
-    return encode_native(&native, list(partitions or ()), <int>version)
+    native.named = ends is not None
+    if ends is not None and (
+            native.status != TRANSACTION_PREPARE_COMMIT or len(ends) != len(partitions)
+            or any(len(topic_id) != 16 for topic_id, _ in ends)):
+        raise ValueError(f"ends {ends!r}: a topic id and an offset for each of a PrepareCommit")
+    return encode_native(&native, list(partitions or ()), list(ends or ()), <int>version)
 
 
-cdef bytes encode_native(TransactionState* state, list partitions, int version):
+cdef bytes encode_native(TransactionState* state, list partitions, list ends, int version):
     cdef list topics = [(<str?>topic).encode() for topic, _ in partitions]
     cdef TransactionPart* parts
     cdef uint8_t* value = NULL
@@ -210,6 +223,9 @@ cdef bytes encode_native(TransactionState* state, list partitions, int version):
             if not 0 <= number <= 0x7FFFFFFF:
                 raise ValueError(f"partition {number}")
             parts[index].partition = <int32_t>number
+            if state.named:
+                memcpy(parts[index].topic_id, PyBytes_AS_STRING(ends[index][0]), 16)
+                parts[index].end_offset = ends[index][1]
         value_bytes = transaction_value_bound(parts, state.partition_count)
         value = <uint8_t*>malloc(<size_t>value_bytes)
         if value == NULL:

@@ -65,6 +65,7 @@ cdef struct CommitJournal:
     int64_t bytes_written
     int64_t requests_written
 
+cdef bint journal_takes(const CommitJournal* journal) noexcept nogil
 cdef int journal_init(CommitJournal* journal) noexcept nogil
 cdef void journal_free(CommitJournal* journal) noexcept nogil
 cdef Status make_durable(

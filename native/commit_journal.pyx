@@ -93,7 +93,7 @@ cdef Status make_durable(
     cdef Status status
     cdef int32_t index
     if journal != NULL and not are_durable(wishes, count):
-        if load_acquire_32(&journal.usable):
+        if journal_takes(journal):
             write_together(journal, wishes, count)
         else:
             note_wait(journal)
@@ -103,6 +103,11 @@ cdef Status make_durable(
         if status != STATUS_OK:
             return status
     return STATUS_OK
+
+
+cdef bint journal_takes(const CommitJournal* journal) noexcept nogil:
+    """True if there is a journal, and it takes records."""
+    return journal != NULL and load_acquire_32(&journal.usable) != 0
 
 
 cdef bint are_durable(const DurableWish* wishes, int32_t count) noexcept nogil:

@@ -24,6 +24,7 @@ cdef struct Transaction:
     int64_t spare_capacity
     int64_t record_offset            # Of the newest record, -1 if there is none.
     int64_t prepare_offset           # Of the decision while its markers are not all written, or -1.
+    int64_t durable_prepare          # A decision that is on the disk with its data, or -1.
     int32_t registration             # How many records added parts to this transaction.
     int32_t failed_part              # Where the last call failed: a part, or FAILED_STATE_LOG.
     bint durable
@@ -64,6 +65,7 @@ cdef Status transaction_append(
     Transaction* txn, TransactionBatch* batches, int32_t batch_count, Fault* out) noexcept nogil
 cdef Status transaction_sync_parts(Transaction* txn, Fault* out) noexcept nogil
 cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil
+cdef Status transaction_revoke(Transaction* txn, Fault* out) noexcept nogil
 cdef Status transaction_decide(
     Transaction* txn, bint commit, bint fencing, int64_t next_producer_id, Fault* out
 ) noexcept nogil

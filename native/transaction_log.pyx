@@ -8,12 +8,15 @@ it; no marker is written before the decision is as durable as the store's durabi
 that fails leaves what it found, or what a repetition of the call goes on from.
 """
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
-from eoslog.native.commit_journal cimport CommitJournal, DurableWish, make_durable
+from eoslog.native.commit_journal cimport (
+    CommitJournal, DurableWish, journal_takes, make_durable,
+)
+from eoslog.native.control_page cimport control_durable, control_flag
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
 from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
@@ -21,7 +24,8 @@ from eoslog.native.record_batch cimport (
     ATTRIBUTE_TRANSACTIONAL, BatchIdentity, batch_header_store, sequence_add,
 )
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_DUPLICATE, STATUS_FENCED, STATUS_NO_MEMORY, STATUS_OK, fault,
+    STATUS_CLOSED, STATUS_DUPLICATE, STATUS_FAILED, STATUS_FENCED, STATUS_NO_MEMORY, STATUS_OK,
+    fault,
 )
 from eoslog.native.transaction_record cimport (
     TRANSACTION_VALUE_FLEXIBLE, transaction_value_bound, transaction_value_encode,
@@ -38,6 +42,7 @@ cdef void transaction_init(Transaction* txn) noexcept nogil:
     state_clear(&txn.state)
     txn.record_offset = -1
     txn.prepare_offset = -1
+    txn.durable_prepare = -1
     txn.failed_part = FAILED_STATE_LOG
 
 
@@ -360,26 +365,124 @@ cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil:
 cdef Status transaction_decide(
     Transaction* txn, bint commit, bint fencing, int64_t next_producer_id, Fault* out
 ) noexcept nogil:
-    """Write the decision. In a durable store: after the data, and synced before it is known.
+    """Write the decision. In a durable store it is on the disk before it is known: after the data,
+    or, where a journal takes both together, with it; then it names where the logs have to end.
 
-    With `fencing` no process has the id any longer.
+    With `fencing` no process has the id any longer. After an error a commit may be written, and not
+    be on the disk with its data; complete() goes on there.
 
     An abort is synced too. Otherwise the next transaction's batches could reach the disk without
     it, and after a power cut a partition would have seen a later epoch than this id's next one.
     """
     cdef TransactionState next
     cdef Status status
-    if txn.durable and commit:
+    cdef bint together = (
+        txn.durable and commit and journal_takes(<CommitJournal*>txn.state_log.journal))
+    if txn.durable and commit and not together:
         status = transaction_sync_parts(txn, out)
         if status != STATUS_OK:
             return status
     state_to_prepare(&next, &txn.state, commit, next_producer_id, eos_now_ms())
+    if together:
+        next.named = True
+        name_ends(txn)
     if fencing:
         memset(next.owner, 0, OWNER_BYTES)
     status = transaction_write(txn, &next, out)
     if status == STATUS_OK and txn.durable:
-        status = transaction_sync_state(txn, out)
+        status = make_decision_durable(txn, out)
     return status
+
+
+cdef void name_ends(Transaction* txn) noexcept nogil:
+    """Have each part say of which log its end is."""
+    cdef TransactionPart* part
+    cdef int32_t index
+    for index in range(txn.part_count):
+        part = &txn.parts[index]
+        memset(part.topic_id, 0, sizeof(part.topic_id))
+        if part.log == NULL:
+            part.end_offset = 0      # Nothing was written there by this process.
+        else:
+            memcpy(part.topic_id, part.log.page.topic_id, sizeof(part.topic_id))
+
+
+cdef bint is_gone(const TransactionPart* part) noexcept nogil:
+    """True if the topic that a decision names was deleted; there may be another of its name."""
+    return part.log != NULL and (control_flag(&part.log.page.deleted) != 0 or memcmp(
+        part.topic_id, part.log.page.topic_id, sizeof(part.topic_id)) != 0)
+
+
+cdef Status make_decision_durable(Transaction* txn, Fault* out) noexcept nogil:
+    """Have the decision on the disk, with all the data that it names, whoever wrote it."""
+    cdef Status status
+    if not txn.durable or txn.durable_prepare == txn.prepare_offset:
+        return STATUS_OK
+    if txn.state.named:
+        status = make_named_durable(txn, out)
+        while status == STATUS_CLOSED and txn.failed_part >= 0 and (
+                is_gone(&txn.parts[txn.failed_part])):
+            status = make_named_durable(txn, out)  # Its topic was deleted meanwhile.
+    else:
+        txn.failed_part = FAILED_STATE_LOG
+        status = make_state_durable(txn, txn.prepare_offset + 1, out)
+    if status == STATUS_OK:
+        txn.durable_prepare = txn.prepare_offset
+    return status
+
+
+cdef Status make_named_durable(Transaction* txn, Fault* out) noexcept nogil:
+    cdef TransactionPart* part
+    cdef DurableWish* wishes = <DurableWish*>malloc(
+        <size_t>(txn.part_count + 1) * (sizeof(DurableWish) + sizeof(int32_t)))
+    cdef int32_t* parts
+    cdef Status status = STATUS_OK
+    cdef int32_t count = 0
+    cdef int32_t failed = 0
+    cdef int32_t index
+    txn.failed_part = FAILED_STATE_LOG
+    if wishes == NULL:
+        return fault(out, STATUS_NO_MEMORY, "no memory for the partitions", 0, 0)
+    parts = <int32_t*>(wishes + txn.part_count + 1)
+    for index in range(txn.part_count):
+        part = &txn.parts[index]
+        if part.end_offset <= 0 or is_gone(part):
+            continue
+        if part.log == NULL and status == STATUS_OK:
+            txn.failed_part = index
+            status = fault(out, STATUS_CLOSED, "the partition is not open", 0, 0)
+        wishes[count].log = part.log
+        wishes[count].offset = part.end_offset
+        parts[count] = index
+        count += 1
+    wishes[count].log = txn.state_log
+    wishes[count].offset = txn.prepare_offset + 1
+    parts[count] = FAILED_STATE_LOG
+    count += 1
+    if status == STATUS_OK:
+        status = make_durable(<CommitJournal*>txn.state_log.journal, wishes, count, &failed, out)
+        for index in range(count):
+            if status == STATUS_OK and (
+                    control_durable(wishes[index].log.page) < wishes[index].offset):
+                failed = index
+                status = fault(out, STATUS_FAILED, "the log ends below what a decision names",
+                               wishes[index].offset, control_durable(wishes[index].log.page))
+        txn.failed_part = parts[failed]
+    free(wishes)
+    return status
+
+
+cdef Status transaction_revoke(Transaction* txn, Fault* out) noexcept nogil:
+    """A recovery found that the data of a commit did not all reach the disk: it is an abort, which
+    is on the disk on return.
+    """
+    cdef TransactionState next = txn.state
+    cdef Status status
+    next.status = TRANSACTION_PREPARE_ABORT
+    next.named = False
+    next.last_update_ms = eos_now_ms()
+    status = transaction_write(txn, &next, out)
+    return make_decision_durable(txn, out) if status == STATUS_OK else status
 
 
 cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
@@ -425,14 +528,13 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
 cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil:
     """Carry out the decision: a marker for each partition, then the record that all is done.
 
-    In a durable store the decision is on the disk first, also when an earlier call failed to sync
-    it, or another process made it.
+    In a durable store the decision and its data are on the disk first, also when an earlier call
+    failed to sync them, or another process made it.
     """
     cdef TransactionState next
     cdef Status status = STATUS_OK
     txn.failed_part = FAILED_STATE_LOG
-    if txn.durable:
-        status = make_state_durable(txn, txn.prepare_offset + 1, out)
+    status = make_decision_durable(txn, out)
     if status == STATUS_OK:
         status = write_markers(txn, out)
     if status != STATUS_OK:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""A transactional id's record in __transaction_state: Kafka's fields, and two tags of ours.
+"""A transactional id's record in __transaction_state: Kafka's fields, and three tags of ours.
 
 Invariants: what is encoded is decoded to the same state; decoding reads no byte outside the value
 and believes no count before as many bytes are there. Fields at their default are not written when
@@ -14,8 +14,8 @@ from eoslog.native.byte_order cimport (
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, fault
 from eoslog.native.transaction_state cimport (
-    NO_PRODUCER_ID, OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, state_clear,
-    state_has_owner,
+    NO_PRODUCER_ID, OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_PREPARE_COMMIT,
+    TRANSACTION_STORED_COUNT, state_clear, state_has_owner,
 )
 from eoslog.native.varint cimport store_varuint
 
@@ -26,7 +26,9 @@ cdef enum:
     TAG_NEXT_PRODUCER_EPOCH = 3
     TAG_OURS = 1000                  # Last producer epoch, flags, and five bytes that are zero.
     TAG_OWNER = 1001                 # The slot of the process whose producer has the id.
+    TAG_ENDS = 1002                  # For each partition in their order: topic id, end offset.
     OURS_BYTES = 8
+    END_BYTES = 24
     FLAG_PREPARED = 1
 
 
@@ -45,8 +47,8 @@ cdef int64_t transaction_value_bound(
     cdef int64_t total = TRANSACTION_VALUE_FIXED_BYTES
     cdef int32_t index
     for index in range(part_count):
-        # Topic length 5, topic, count of its partitions 5, tags 1, partition 4.
-        total += parts[index].topic_bytes + 15
+        # Topic length 5, topic, count of its partitions 5, tags 1, partition 4; its end.
+        total += parts[index].topic_bytes + 15 + END_BYTES
     return total
 
 
@@ -117,8 +119,11 @@ cdef uint8_t* store_tag_16(uint8_t* at, int32_t tag, int16_t value) noexcept nog
     return at + 4
 
 
-cdef uint8_t* store_tags(uint8_t* at, const TransactionState* state) noexcept nogil:
+cdef uint8_t* store_tags(
+    uint8_t* at, const TransactionState* state, const TransactionPart* parts
+) noexcept nogil:
     cdef uint8_t* count_at = at
+    cdef int32_t index
     at[0] = 0
     at += 1
     if state.previous_producer_id != NO_PRODUCER_ID:
@@ -146,6 +151,14 @@ cdef uint8_t* store_tags(uint8_t* at, const TransactionState* state) noexcept no
         at[0] = OWNER_BYTES
         memcpy(at + 1, state.owner, OWNER_BYTES)
         at += 1 + OWNER_BYTES
+        count_at[0] += 1
+    if state.named:
+        at = store_varuint(at, TAG_ENDS)
+        at = store_varuint(at, <uint64_t>state.partition_count * END_BYTES)
+        for index in range(state.partition_count):
+            memcpy(at, parts[index].topic_id, 16)
+            store_be64(at + 16, parts[index].end_offset)
+            at += END_BYTES
         count_at[0] += 1
     return at
 
@@ -177,7 +190,7 @@ cdef int64_t transaction_value_encode(
     store_be64(at + 8, state.start_ms)
     at += 16
     if flexible:
-        at = store_tags(at, state)
+        at = store_tags(at, state, parts)
     return at - start
 
 
@@ -303,7 +316,19 @@ cdef int64_t take_partitions(
     return total
 
 
-cdef void take_tags(Cursor* cursor, TransactionState* state) noexcept nogil:
+cdef void take_ends(
+    const uint8_t* data, TransactionPart* parts, int64_t part_count
+) noexcept nogil:
+    cdef int64_t index
+    for index in range(part_count):
+        memcpy(parts[index].topic_id, data + index * END_BYTES, 16)
+        parts[index].end_offset = load_be64(data + index * END_BYTES + 16)
+
+
+cdef void take_tags(
+    Cursor* cursor, TransactionState* state, TransactionPart* parts, int64_t part_count,
+    int32_t part_count_max,
+) noexcept nogil:
     cdef int64_t count = take_varuint(cursor)
     cdef int64_t tag, data_bytes, wanted_bytes
     cdef const uint8_t* data
@@ -322,6 +347,8 @@ cdef void take_tags(Cursor* cursor, TransactionState* state) noexcept nogil:
             wanted_bytes = 2
         elif tag == TAG_OWNER:
             wanted_bytes = OWNER_BYTES
+        elif tag == TAG_ENDS:
+            wanted_bytes = part_count * END_BYTES if part_count > 0 else 0
         if data_bytes != wanted_bytes:
             cursor.problem = "a tagged field of a transaction's record has a wrong size"
         elif tag == TAG_PREVIOUS_PRODUCER_ID:
@@ -337,6 +364,9 @@ cdef void take_tags(Cursor* cursor, TransactionState* state) noexcept nogil:
             state.prepared = data[2] & FLAG_PREPARED
         elif tag == TAG_OWNER:
             memcpy(state.owner, data, OWNER_BYTES)
+        elif tag == TAG_ENDS:
+            state.named = True
+            take_ends(data, parts, part_count if part_count < part_count_max else part_count_max)
 
 
 cdef Status transaction_value_decode(
@@ -370,11 +400,13 @@ cdef Status transaction_value_decode(
     state.last_update_ms = take_64(&cursor)
     state.start_ms = take_64(&cursor)
     if cursor.flexible:
-        take_tags(&cursor, state)
+        take_tags(&cursor, state, parts, part_count, part_count_max)
     if cursor.problem == NULL and cursor.at != cursor.end:
         cursor.problem = "a transaction's record goes on after its last field"
     if cursor.problem == NULL and state.status >= TRANSACTION_STORED_COUNT:
         cursor.problem = "a transaction's record has an unknown state"
+    if cursor.problem == NULL and state.named and state.status != TRANSACTION_PREPARE_COMMIT:
+        cursor.problem = "the record of a transaction that is not committed names ends of logs"
     if cursor.problem == NULL and state.status == TRANSACTION_EMPTY and part_count > 0:
         cursor.problem = "an Empty transaction's record lists partitions"
     if cursor.problem != NULL:

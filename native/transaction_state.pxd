@@ -39,6 +39,7 @@ cdef struct TransactionState:
     int16_t last_producer_epoch      # The one before the last bump, -1 if no client may ask for it.
     int16_t client_version
     bint prepared                    # Somebody outside decides; only an end is taken.
+    bint named                       # A PrepareCommit says where the log of each part has to end.
     uint8_t owner[OWNER_BYTES]       # The process whose producer has the id.
 
 # One partition of a transaction: as the record lists it, and as it is written to.
@@ -46,6 +47,7 @@ cdef struct TransactionPart:
     const uint8_t* topic             # UTF-8, borrowed.
     PartitionLog* log                # Borrowed; NULL until it is attached.
     int64_t end_offset               # After what this transaction wrote there, 0 if nothing.
+    uint8_t topic_id[16]             # Of the log with that end, where a decision names it.
     int32_t topic_bytes
     int32_t partition
     int32_t next_sequence

@@ -26,6 +26,7 @@ cdef void state_clear(TransactionState* state) noexcept nogil:
     state.last_producer_epoch = -1
     state.client_version = 0
     state.prepared = False
+    state.named = False
     memset(state.owner, 0, OWNER_BYTES)
 
 
@@ -59,6 +60,9 @@ cdef Status transition_check(
     const TransactionState* now, const TransactionState* next, Fault* out
 ) noexcept nogil:
     """Judge a move before its record is written. Timestamps may go back: clocks do."""
+    if now.named and now.status == TRANSACTION_PREPARE_COMMIT and (
+            next.status == TRANSACTION_PREPARE_ABORT):
+        return check_revoked(now, next, out)
     if not transition_possible(next.status, now.status):
         return fault(out, STATUS_INVALID_TXN_STATE, "there is no such move between states",
                      now.status, next.status)
@@ -133,6 +137,19 @@ cdef Status check_prepare(
                      now.partition_count, next.partition_count)
     if next.start_ms != start_ms:
         return fault(out, STATUS_INVALID_TXN_STATE, "the start changed", start_ms, next.start_ms)
+    return check_producer(now, next, out)
+
+
+cdef Status check_revoked(
+    const TransactionState* now, const TransactionState* next, Fault* out
+) noexcept nogil:
+    """A commit whose data did not reach the disk becomes an abort, and nothing else."""
+    if next.producer_epoch != now.producer_epoch:
+        return fault(out, STATUS_INVALID_TXN_STATE, "the epoch changed",
+                     now.producer_epoch, next.producer_epoch)
+    if next.partition_count != now.partition_count:
+        return fault(out, STATUS_INVALID_TXN_STATE, "the partitions changed",
+                     now.partition_count, next.partition_count)
     return check_producer(now, next, out)
 
 
@@ -226,6 +243,7 @@ cdef void state_to_prepare(
     next.last_update_ms = now_ms
     next.client_version = EPOCH_BUMPING_VERSION
     next.prepared = False
+    next.named = False
     if now.status != TRANSACTION_ONGOING:
         next.start_ms = now_ms
 
@@ -239,6 +257,7 @@ cdef void state_to_complete(
     if now.status == TRANSACTION_PREPARE_COMMIT:
         next.status = TRANSACTION_COMPLETE_COMMIT
     next.partition_count = 0
+    next.named = False
     next.last_update_ms = now_ms
     if now.next_producer_id != NO_PRODUCER_ID:
         next.previous_producer_id = now.producer_id

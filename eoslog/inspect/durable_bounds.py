@@ -190,16 +190,27 @@ def _note_groups(found: DurableBounds, log: OfflineLog) -> None:
 
 
 def _note_decisions(found: DurableBounds, log: OfflineLog) -> None:
+    undecided: dict[bytes, dict[str, Any]] = {}
     for key, value in _records_of(log):
         if not is_transaction_key(key):
             continue
         with suppress(CorruptRecordError):
             state = decode_transaction_value(value)
-            if state["state"] in _COMMITTED:
-                transaction = state["producer_id"], state["producer_epoch"]
-                for topic, number in state["partitions"] or ():
-                    of_partition = found.committed.setdefault(TopicPartition(topic, number), {})
-                    of_partition[transaction] = transactional_id_of(key)
+            judged = undecided.pop(key, None)
+            if judged is not None and state["state"] == "CompleteCommit":
+                _note_decision(found, key, judged)
+            if state["state"] in _COMMITTED and state["ends"] is None:
+                _note_decision(found, key, state)
+            elif state["ends"] is not None:
+                # As the newest record of its id it counts only if its data is there.
+                undecided[key] = state
+
+
+def _note_decision(found: DurableBounds, key: bytes, state: Mapping[str, Any]) -> None:
+    transaction = state["producer_id"], state["producer_epoch"]
+    for topic, number in state["partitions"] or ():
+        of_partition = found.committed.setdefault(TopicPartition(topic, number), {})
+        of_partition[transaction] = transactional_id_of(key)
 
 
 def _records_of(log: OfflineLog) -> Iterator[tuple[bytes, bytes]]:

@@ -145,9 +145,11 @@ class DecidedTransactions:
             self._note_end(described, older, state)
         if state["state"].startswith("Complete"):
             self._note_complete(producer_id, epoch)
-        return self._note_decision(described, state) if is_decision else None
+        return self._note_decision(described, state, older) if is_decision else None
 
-    def _note_decision(self, described: str, state: Mapping[str, Any]) -> str | None:
+    def _note_decision(
+        self, described: str, state: Mapping[str, Any], before: Mapping[str, Any] | None
+    ) -> str | None:
         key = state["producer_id"], state["producer_epoch"]
         decision = _COMMIT if state["state"] == "PrepareCommit" else _ABORT
         if state["client_transaction_version"] < EPOCH_BUMPING_VERSION:
@@ -155,7 +157,14 @@ class DecidedTransactions:
         older = self._decisions.get(key, _NONE)
         partitions = older.partitions.union(state["partitions"] or ())
         partitions = self._partitions.setdefault(partitions, partitions)
-        kinds = older.kinds | decision
+        # A recovery made an abort of a commit whose data did not reach the disk.
+        is_revoked = (
+            decision == _ABORT
+            and before is not None
+            and before["ends"] is not None
+            and (before["producer_id"], before["producer_epoch"]) == key
+        )
+        kinds = decision if is_revoked else older.kinds | decision
         self._decisions[key] = _Decisions(kinds, partitions)
         if kinds & ~_SHARED != _COMMIT | _ABORT:
             return None

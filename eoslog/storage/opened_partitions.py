@@ -25,7 +25,7 @@ from eoslog.common.topic_name import (
     TRANSACTION_STATE_TOPIC,
 )
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError, LogClosedError, StoreError
+from eoslog.errors import EoslogError, LogClosedError, StoreError, StoreFailedError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.identity_files import PARTITION_METADATA, id_bytes
@@ -113,6 +113,7 @@ class OpenedPartitions:
         self._opened: dict[TopicPartition, Partition] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
         self._unrecovered: set[TopicPartition] = set()
+        self._refused: dict[TopicPartition, str] = {}
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
         self._topics_count = self._departures = -1
@@ -357,6 +358,12 @@ class OpenedPartitions:
                     partition.mark_deleted()
                 partition.close(clean=False)
 
+    def refuse(self, where: TopicPartition, error: EoslogError) -> None:
+        """Open the partition no more in this process: a recovery has to see it before others do."""
+        _log.error("%s is not opened before the store is opened again: %s", where, error)
+        with self._lock:
+            self._refused[where] = str(error)
+
     def take_deleted(self) -> set[str]:
         """Return the topics that other processes have deleted since the last call."""
         self._follow_topics()
@@ -573,6 +580,11 @@ class OpenedPartitions:
                 return partition
             if self._closed_because is not None:
                 raise type(self._closed_because)(*self._closed_because.args)
+            if where in self._refused:
+                raise StoreFailedError(
+                    f"{where} is needed to judge a commit that was under way when the power went, "
+                    f"and could not be opened: {self._refused[where]}. Open the store again"
+                )
             with self._opening(where), self._directory_locked(where), LogOpening() as opening:
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)

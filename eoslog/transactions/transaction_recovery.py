@@ -39,7 +39,9 @@ from eoslog.errors import (
     EoslogError,
     InvalidProducerEpochError,
     LogClosedError,
+    StoreFailedError,
 )
+from eoslog.fs.identity_files import id_bytes
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
@@ -137,15 +139,90 @@ class TransactionRecovery:
         # aborted.
         for transactional_id in undecided:
             self._load(transactional_id)
+        opened = self._judge(undecided, frozenset(unrecovered))
         data = {where for where in unrecovered if where.topic != TRANSACTION_STATE_TOPIC}
         if data:
+            # Whoever carries these out syncs first what they name.
+            newest = [self._state_log.transaction(one) for one in undecided]
+            waiting = {
+                (state_partition_of(one), record.offset)
+                for one, record in zip(undecided, newest, strict=True)
+                if record is not None
+            }
             for where in unrecovered:
                 if where.topic == TRANSACTION_STATE_TOPIC:
-                    self._read_decisions(where, data)
+                    self._read_decisions(where, data, waiting)
         self._partitions.watch_recovered(self.resolve)
+        for partition in opened:
+            self.resolve(partition)
         for transactional_id in undecided:
             self._roll_forward(transactional_id)
         self._open_decided()
+
+    def _judge(
+        self, undecided: Iterable[str], unrecovered: frozenset[TopicPartition]
+    ) -> list[Partition]:
+        """Make aborts of the commits whose data did not all reach the disk, before anything is
+        appended; the partitions that were opened for that. See `docs/commit-journal.md`, section 5.
+        """
+        opened: dict[TopicPartition, Partition] = {}
+        for transactional_id in undecided:
+            if transactional_id in self._unloaded:
+                continue
+            with self._entries.locked(transactional_id) as entry:
+                if self._falls_short(entry, unrecovered, opened):
+                    _log.warning(
+                        "transactional id %r: the commit of producer id %d, epoch %d, was under "
+                        "way when the power went, and its data did not all reach the disk: it is "
+                        "aborted",
+                        transactional_id,
+                        entry.producer_id,
+                        entry.data_epoch,
+                    )
+                    entry.revoke()
+                    self._entries.note_append(entry)
+        return list(opened.values())
+
+    def _falls_short(
+        self,
+        entry: TransactionEntry,
+        unrecovered: frozenset[TopicPartition],
+        opened: dict[TopicPartition, Partition],
+    ) -> bool:
+        """True if a log ends below what a decision names. One that cannot be opened now is not
+        opened by anybody before the next opening of the store, which judges again.
+        """
+        refused: dict[TopicPartition, EoslogError] = {}
+        for where, topic_id, end in _named_ends(entry):
+            if where not in unrecovered:
+                continue  # It was closed cleanly since.
+            try:
+                partition = self._partitions.find_for_transaction(where)
+            except EoslogError as error:
+                refused[where] = error
+                continue
+            if partition is None:
+                continue
+            opened[where] = partition
+            if id_bytes(partition.topic_id) == topic_id and partition.log_end_offset < end:
+                return True
+        for where, error in refused.items():
+            self._partitions.refuse(where, error)
+        return False
+
+    def _refuse_unjudged(self, undecided: Iterable[str]) -> None:
+        """Open no partition that the first process of the session could not open to judge a
+        decision.
+        """
+        unrecovered = self._partitions.unrecovered
+        for transactional_id in undecided:
+            if transactional_id in self._unloaded:
+                continue
+            with self._entries.locked(transactional_id) as entry:
+                for where, _, _ in _named_ends(entry):
+                    if where in unrecovered:
+                        error = StoreFailedError(f"{where} could not be opened to judge a decision")
+                        self._partitions.refuse(where, error)
 
     def let_others_in(self) -> None:
         """Let other processes work from now on: everything is taken up."""
@@ -163,8 +240,10 @@ class TransactionRecovery:
             self._coordinator.renew_producer_ids()
         self._learn()
         # Before a partition is opened that this process may be the first to recover.
-        for transactional_id in self._state_log.undecided_transactions():
+        undecided = self._state_log.undecided_transactions()
+        for transactional_id in undecided:
             self._load(transactional_id)
+        self._refuse_unjudged(undecided)
         self._partitions.watch_recovered(self.resolve)
         try:
             self._coordinator.recover_dead_peers()
@@ -208,14 +287,22 @@ class TransactionRecovery:
                 "transactional id %r cannot be ended now: %s", transactional_id, error
             )
 
-    def _read_decisions(self, state: TopicPartition, data: set[TopicPartition]) -> None:
-        """Collect the decisions in a partition of the state log whose markers may be missing."""
+    def _read_decisions(
+        self, state: TopicPartition, data: set[TopicPartition], waiting: set[tuple[int, int]]
+    ) -> None:
+        """Collect the decisions in a partition of the state log whose markers may be missing.
+
+        Those that name where their logs end, and are the newest of their ids (`waiting`), are not
+        among them: the coordinator carries these out.
+        """
         first = self._checkpoints.recovery_point(state)
         for record in self._state_log.decisions_since(state.partition, first):
             try:
                 fields = decode_transaction_value(record.value or b"")
             except CorruptRecordError as error:
                 _log.error("%s: the record at offset %d: %s", state, record.offset, error.reason)
+                continue
+            if fields["ends"] is not None and (state.partition, record.offset) in waiting:
                 continue
             marker_epoch = fields["producer_epoch"]
             newer_epoch = fields["client_transaction_version"] >= EPOCH_BUMPING_VERSION
@@ -574,11 +661,25 @@ class TransactionRecovery:
 
 
 def _with_older(decision: Decision, older: Decision | None) -> Decision:
-    """A decision merged with an older one of the same producer id and epoch."""
+    """A decision merged with an older one of the same producer id and epoch.
+
+    Where each end of a transaction has an epoch of its own, the newer one counts: a recovery may
+    make an abort of a commit.
+    """
     if older is None:
         return decision
-    commit = decision.commit if older.commit == decision.commit else None
+    is_same = decision.newer_epoch or older.commit == decision.commit
+    commit = decision.commit if is_same else None
     return decision._replace(commit=commit, offset=older.offset)
+
+
+def _named_ends(entry: TransactionEntry) -> list[tuple[TopicPartition, bytes, int]]:
+    """The ends of logs that a commit names: of which partition, topic id, offset."""
+    if entry.state != "PrepareCommit":
+        return []
+    fields = decode_transaction_value(entry.value())
+    pairs = zip(fields["partitions"] or (), fields["ends"] or (), strict=False)
+    return [(TopicPartition(*place), *end) for place, end in pairs if end[1] > 0]
 
 
 def _began_after(found: OpenTransaction, decision: Decision, partition: Partition) -> bool:

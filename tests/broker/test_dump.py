@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from cli_calls import DONE, call
+from commit_journals import LARGE, with_journal
 from kafka_broker import dump_log, partition_folders
 
 import eoslog
@@ -20,7 +21,8 @@ DECODERS = {
 
 
 def fill(path):
-    with eoslog.open(path, create=True) as store:
+    # By a journal: the decisions name where their logs end, in a field that is not Kafka's.
+    with with_journal(eoslog.open(path, create=True, config=LARGE)) as store:
         store.create_topic("t", 2)
         for number in range(3):
             producer = store.producer(transactional_id="x")

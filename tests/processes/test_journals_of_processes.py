@@ -165,6 +165,59 @@ def commit_with_offsets(hand: Hand, transactional_id: str, number: int) -> None:
         producer.send_offsets_to_transaction(offsets, "readers")
 
 
+@pytest.mark.parametrize("sizes", [SMALL, LARGE])
+def test_transactions_of_processes_that_die_with_the_power_are_whole(tmp_path, sizes):
+    """Data and decision go to the disk together: a commit is in all partitions, or in none."""
+    path = tmp_path / "store"
+    make_store(path, PARTITIONS)
+    acknowledged: dict[str, int] = {}
+    lost_bytes = 0
+    with Crew(path, durability="commit", config=BUSY | sizes) as crew:
+        for life in range(3):
+            writers = [crew.join("writer") for _ in range(3)]
+            for number, member in enumerate(writers):
+                member.call(wait_for_journal)
+                member.begin(commit_again_and_again, f"id-{number}", life * 100_000)
+            for member in writers:
+                member.hear("ack")
+            time.sleep(0.2)
+            crew.kill_all()
+            for member in writers:
+                for _, word, rest in member.all_said:
+                    if word == "ack":
+                        acknowledged[f"{rest[0]}:{life}"] = rest[1]
+            crew.forget_the_dead()
+            lost_bytes += lose_what_was_not_synced(path)
+    assert lost_bytes > 0
+    with eoslog.open(path) as store:
+        found = [list(values.values()) for values in records_of(store).values()]
+        assert store.verify() == []
+    by_life: dict[str, list[list[int]]] = {}
+    for partition, values in enumerate(found):
+        for value in values:
+            owner, number = value.decode().split(":")
+            life = int(number) // 100_000
+            both = by_life.setdefault(f"{owner}:{life}", [[] for _ in range(PARTITIONS)])
+            both[partition].append(int(number) % 100_000)
+    for name, last in acknowledged.items():
+        one, other = by_life[name]
+        assert one == other == list(range(len(one))), name
+        assert last % 100_000 < len(one), name
+
+
+def commit_again_and_again(hand: Hand, transactional_id: str, first: int) -> None:
+    producer = hand.store.producer(transactional_id=transactional_id)
+    producer.init_transactions()
+    number = first
+    while True:
+        with producer.transaction():
+            for partition in range(PARTITIONS):
+                value = f"{transactional_id}:{number}".encode()
+                producer.append(TOPIC, partition=partition, values=[value])
+        hand.say("ack", transactional_id, number)
+        number += 1
+
+
 def test_one_that_stands_still_keeps_its_journal(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)

@@ -74,6 +74,7 @@ def test_i07_an_initialized_entry_is_empty_with_its_numbers(files):
         "last_producer_epoch": -1,
         "prepared": False,
         "owner": None,
+        "ends": None,
     }
     assert files.records() == [expected]
     assert files.entry.changed

@@ -75,6 +75,7 @@ DEFAULTS = {
     "last_producer_epoch": -1,
     "prepared": False,
     "owner": None,
+    "ends": None,
 }
 TAGGED = {
     "previous_producer_id": 3,
@@ -114,6 +115,37 @@ def test_the_owner_stands_in_a_tag_of_ours_where_there_is_one():
         encode_transaction_value(**(fields | {"owner": b"abc"}))
     with pytest.raises(CorruptRecordError):
         decode_transaction_value(plain[:-1] + bytes.fromhex("01 e907 03") + b"abc")
+
+
+def test_a_commit_may_name_where_its_logs_end():
+    ends = [(bytes([number] * 16), 5 << number) for number in range(3)]
+    fields = fields_of("PrepareCommit", ends=ends)
+    value = encode_transaction_value(**fields)
+    plain = encode_transaction_value(**(fields | {"ends": None}))
+    assert plain.endswith(b"\x00")  # No tags.
+    named = b"".join(topic_id + struct.pack(">q", offset) for topic_id, offset in ends)
+    assert value == plain[:-1] + bytes.fromhex("01 ea07 48") + named  # 1002, 72 bytes.
+    assert decode_transaction_value(value) == {"version": 1} | fields
+    for broken in (value[:-1], plain[:-1] + bytes.fromhex("01 ea07 18") + named[:24]):
+        with pytest.raises(CorruptRecordError):
+            decode_transaction_value(broken)
+    of_an_abort = value[:16] + b"\x03" + value[17:]
+    with pytest.raises(CorruptRecordError, match="not committed names ends"):
+        decode_transaction_value(of_an_abort)
+    for wrong in (ends[:2], [*ends[:2], (b"short", 1)]):
+        with pytest.raises(ValueError, match="a topic id and an offset for each"):
+            encode_transaction_value(**(fields | {"ends": wrong}))
+    for others in ({"state": "PrepareAbort"}, {"version": 0}):
+        with pytest.raises(ValueError):
+            encode_transaction_value(**(fields | others))
+
+
+def test_a_commit_over_many_partitions_may_name_their_ends():
+    partitions = [("t", number) for number in range(3000)]
+    ends = [(bytes(16), number) for number in range(3000)]
+    fields = fields_of("PrepareCommit", partitions=partitions, ends=ends)
+    fields["partitions"] = partitions
+    assert decode_transaction_value(encode_transaction_value(**fields)) == {"version": 1} | fields
 
 
 def test_empty_has_null_partitions_and_no_tags_at_their_defaults():
