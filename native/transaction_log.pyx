@@ -37,6 +37,10 @@ from eoslog.native.transaction_state cimport (
 )
 
 
+cdef enum:
+    NAMED_PARTS_MAX = 4096           # What a decision names of more would make its record large.
+
+
 cdef void transaction_init(Transaction* txn) noexcept nogil:
     memset(txn, 0, sizeof(Transaction))
     state_clear(&txn.state)
@@ -376,8 +380,8 @@ cdef Status transaction_decide(
     """
     cdef TransactionState next
     cdef Status status
-    cdef bint together = (
-        txn.durable and commit and journal_takes(<CommitJournal*>txn.state_log.journal))
+    cdef bint together = txn.durable and commit and txn.part_count <= NAMED_PARTS_MAX and (
+        journal_takes(<CommitJournal*>txn.state_log.journal))
     if txn.durable and commit and not together:
         status = transaction_sync_parts(txn, out)
         if status != STATUS_OK:

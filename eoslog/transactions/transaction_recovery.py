@@ -198,16 +198,16 @@ class TransactionRecovery:
                 continue  # It was closed cleanly since.
             try:
                 partition = self._partitions.find_for_transaction(where)
-            except EoslogError as error:
-                refused[where] = error
+            except EoslogError as refusal:
+                refused[where] = refusal
                 continue
             if partition is None:
                 continue
             opened[where] = partition
             if id_bytes(partition.topic_id) == topic_id and partition.log_end_offset < end:
                 return True
-        for where, error in refused.items():
-            self._partitions.refuse(where, error)
+        for where, reason in refused.items():
+            self._partitions.refuse(where, reason)
         return False
 
     def _refuse_unjudged(self, undecided: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from commit_journals import LARGE, journal_of, with_journal
 from coordinated_store import ID, CoordinatedStore
 from crash.transaction_trace import QUIET, end_of_life
+from kills import in_child
 from partition_files import all_records
 
 import eoslog
@@ -260,4 +261,27 @@ def test_any_part_of_a_commit_that_the_disk_may_have(path, decided, has):
         assert at.committed(place) == expected
     at.end(at.begun("a-0", "b-1"))
     assert at.store.verify() == []
+    at.store.close()
+
+
+def test_who_joins_opens_what_a_live_commit_names(path):
+    """A commit is under way; its log was not opened when the session began, and was since."""
+    end_of_life(opened(path).store)
+    at = opened(path)
+    at.store.partition("a", 1).append_columns([b"x"])
+    topic_id = id_bytes(at.store.topics()["a"].topic_id)
+    at.record(
+        state="PrepareCommit",
+        producer_epoch=1,
+        last_producer_epoch=0,
+        partitions=[("a", 1)],
+        ends=[(topic_id, 1)],
+    )
+
+    def join():
+        with eoslog.open(path, config=QUIET) as joined:
+            assert TopicPartition("a", 1) in parts_of(joined).files.session.unrecovered
+            return joined.partition("a", 1).log_end_offset
+
+    assert in_child(join, path.parent) >= 1
     at.store.close()
