@@ -478,7 +478,8 @@ cdef Status make_named_durable(Transaction* txn, Fault* out) noexcept nogil:
 
 cdef Status transaction_revoke(Transaction* txn, Fault* out) noexcept nogil:
     """A recovery found that the data of a commit did not all reach the disk: it is an abort, which
-    is on the disk on return.
+    is on the disk on return, whatever the durability. What is appended to the logs from then on
+    would otherwise pass for that data, with the next recovery.
     """
     cdef TransactionState next = txn.state
     cdef Status status
@@ -486,7 +487,9 @@ cdef Status transaction_revoke(Transaction* txn, Fault* out) noexcept nogil:
     next.named = False
     next.last_update_ms = eos_now_ms()
     status = transaction_write(txn, &next, out)
-    return make_decision_durable(txn, out) if status == STATUS_OK else status
+    if status == STATUS_OK:
+        status = make_state_durable(txn, txn.record_offset + 1, out)
+    return status
 
 
 cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:

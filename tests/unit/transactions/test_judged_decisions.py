@@ -180,6 +180,19 @@ def test_a_decision_without_all_its_data_is_an_abort(path, decided, caplog, lost
     at.store.close()
 
 
+def test_the_abort_is_synced_whatever_the_durability(path, decided):
+    """Else what is appended next would pass for the lost data, with the next recovery."""
+    before, kept, _ = decided
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+    at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
+    assert names_of(at.store)[-2:] == [("PrepareAbort", None), ("CompleteAbort", None)]
+    state = parts_of(at.store).files.state_log.partition_of(ID)
+    assert state.recovery_point == state.log_end_offset - 1
+    assert len(names_of(at.store)) == len(kept) + 1
+    at.store.close()
+
+
 def test_what_was_revoked_stays_so_after_another_power_cut(path, decided):
     """Both decisions are read again, and the markers are written again, as aborts."""
     before, _, _ = decided
