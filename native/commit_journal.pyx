@@ -135,7 +135,7 @@ cdef void note_wait(CommitJournal* journal) noexcept nogil:
 cdef void write_together(
     CommitJournal* journal, const DurableWish* wishes, int32_t count
 ) noexcept nogil:
-    """Have the wishes in a batch that is written, by this thread or another (W2 to W6)."""
+    """Have the wishes in a batch that is written, by this thread or another (W1 to W5)."""
     cdef DurableRequest request
     cdef uint32_t seen
     cdef uint32_t* word
@@ -209,7 +209,7 @@ cdef void wait_for_others(CommitJournal* journal) noexcept nogil:
 cdef void write_batch(
     CommitJournal* journal, const DurableRequest* first, int64_t batch
 ) noexcept nogil:
-    """Write one record of what the requests wait for, as far as it fits (W3 to W5)."""
+    """Write one record of what the requests wait for, as far as it fits (W2 to W4)."""
     cdef const DurableRequest* request = first
     cdef JournalRange* one
     cdef int64_t bytes = sizeof(JournalRecordHeader)
@@ -454,7 +454,7 @@ cdef int journal_take_file(
 
 
 cdef void journal_start(CommitJournal* journal) noexcept nogil:
-    """Take records from now on (M4)."""
+    """Take records from now on (M5)."""
     store_release_32(&journal.usable, 1)
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from eoslog.bindings.partition_log import OpenTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
+from eoslog.transactions.producer_ids import EPOCH_MAX
 from eoslog.transactions.transaction_entries import (
     EPOCH_BUMPING_VERSION,
     PREPARE_STATES,
@@ -34,7 +35,6 @@ TORN = ". These files are not of one moment"
 _SHOWN_MAX = 10
 # By so much the clocks of a cluster's brokers may differ.
 _CLOCK_SKEW_MS = 60_000
-_EPOCH_MAX = (1 << 15) - 1
 _COMMIT, _ABORT = 1, 2
 # The same of transactions that share an epoch.
 _SHARED_COMMIT, _SHARED_ABORT = _COMMIT << 2, _ABORT << 2
@@ -210,7 +210,7 @@ class DecidedTransactions:
         self.has_all = False
         for producer_id in producer_ids:
             known = self.producers[producer_id]
-            known.decided_above, known.has_gap = _EPOCH_MAX, True
+            known.decided_above, known.has_gap = EPOCH_MAX, True
 
     # What a partition has.
 

@@ -20,7 +20,7 @@ from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory, sync_file
 from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE
@@ -142,11 +142,7 @@ class _Target:
     def sync(self) -> None:
         self.close()
         for path in self._written:
-            with (
-                named_os_errors(f"syncing {path}"),
-                FileDescriptor(path, os.O_RDWR) as descriptor,
-            ):
-                os.fsync(descriptor)
+            sync_file(path)
         for folder in dict.fromkeys(path.parent for path in self._written):
             sync_directory(folder)
 

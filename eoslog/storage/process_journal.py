@@ -73,8 +73,7 @@ class ProcessJournal:
         if self._settled or not self.journal.wanted:
             return
         self._settled = True
-        is_in_memory = mount_of(self._paths.root).kind in _IN_MEMORY
-        if self._fixed_bytes == NO_LIMIT and not is_in_memory:
+        if self._fixed_bytes == NO_LIMIT and mount_of(self._paths.root).kind not in _IN_MEMORY:
             self._start()
 
     def _start(self) -> None:
@@ -140,7 +139,7 @@ class ProcessJournal:
         return max(HALF_BYTES_MIN, -(-self._fixed_bytes // BLOCK_BYTES) * BLOCK_BYTES)
 
     def _take(self, half_bytes: int) -> None:
-        """Have a new file (M1 to M4); what an earlier one held is retired."""
+        """Have a new file (M1 to M5); what an earlier one held is retired."""
         folder = self._paths.journals
         make_directories(folder)
         sync_directory(folder.parent)

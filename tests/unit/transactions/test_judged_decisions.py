@@ -63,10 +63,9 @@ def decided(path):
     before = sizes_of(at)
     at.end(begun)
     kept = names_of(at.store)
-    topic_ids = {where.topic: at.store.topics()[where.topic].topic_id for where in (A, B)}
     end_of_life(at.store)
     shutil.rmtree(path / "state" / "journal")
-    return before, kept, topic_ids
+    return before, kept
 
 
 def sizes_of(at):
@@ -133,7 +132,7 @@ def test_without_a_journal_a_commit_names_nothing(path):
 
 
 def test_a_decision_with_all_its_data_is_carried_out(path, decided):
-    before, kept, _ = decided
+    before, kept = decided
     cut_after_the_decision(path, before)
     at = opened(path)
     for place in ("a-0", "b-1"):
@@ -146,7 +145,7 @@ def test_a_decision_with_all_its_data_is_carried_out(path, decided):
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("lost", [(A,), (B,), (A, B)])
 def test_a_decision_without_all_its_data_is_an_abort(path, decided, caplog, lost, again):
-    before, kept, _ = decided
+    before, kept = decided
     cut_after_the_decision(path, before)
     for where in lost:
         ends = batch_ends(path, where)
@@ -182,7 +181,7 @@ def test_a_decision_without_all_its_data_is_an_abort(path, decided, caplog, lost
 
 def test_the_abort_is_synced_whatever_the_durability(path, decided):
     """Else what is appended next would pass for the lost data, with the next recovery."""
-    before, kept, _ = decided
+    before, kept = decided
     cut_after_the_decision(path, before)
     cut(path, B, batch_ends(path, B)[-2])
     at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
@@ -195,7 +194,7 @@ def test_the_abort_is_synced_whatever_the_durability(path, decided):
 
 def test_what_was_revoked_stays_so_after_another_power_cut(path, decided):
     """Both decisions are read again, and the markers are written again, as aborts."""
-    before, _, _ = decided
+    before, _ = decided
     cut_after_the_decision(path, before)
     cut(path, B, batch_ends(path, B)[-2])
     at = opened(path)
@@ -210,7 +209,7 @@ def test_what_was_revoked_stays_so_after_another_power_cut(path, decided):
 
 
 def test_a_topic_that_is_gone_or_another_counts_as_reached(path, decided):
-    before, _, _ = decided
+    before, _ = decided
     cut_after_the_decision(path, before)
     state = path / str(STATE) / f"{0:020d}.log"
     kept = state.read_bytes()
@@ -231,7 +230,7 @@ def test_a_topic_that_is_gone_or_another_counts_as_reached(path, decided):
 
 
 def test_a_log_that_cannot_be_opened_waits_for_the_next_opening(path, decided, monkeypatch):
-    before, kept, _ = decided
+    before, kept = decided
     cut_after_the_decision(path, before)
     cut(path, B, batch_ends(path, B)[-2])
     find = OpenedPartitions.find_for_transaction
@@ -263,7 +262,7 @@ def test_a_log_that_cannot_be_opened_waits_for_the_next_opening(path, decided, m
 @pytest.mark.parametrize("has", list(itertools.product([False, True], repeat=3)))
 def test_any_part_of_a_commit_that_the_disk_may_have(path, decided, has):
     """Of the data in either partition, and of the decision, each is there or not."""
-    before, _, _ = decided
+    before, _ = decided
     cut_after_the_decision(path, before)
     for where, is_there in zip((A, B, STATE), has, strict=True):
         if not is_there:
