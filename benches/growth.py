@@ -35,7 +35,8 @@ PAUSE_S = 0.002
 IDS = 100
 IDLE_S = 20
 EXPORTS = 3
-SETTLE_S = 15  # The rows of producers are written, and index entries.
+SETTLE_S = 20  # What is done once after an append, and the first of the regular looks.
+SOON = {"log.flush.offset.checkpoint.interval.ms": 5000, "log.initial.task.delay.ms": 5000}
 
 
 def made(folder: Path, partitions: int) -> Path:
@@ -184,7 +185,8 @@ def state(folder: Path, size: int) -> float:
 
 def idle(folder: Path, size: int) -> float:
     """The CPU time of a store in which so many partitions were used once, for a while."""
-    with eoslog.open(folder / "store", create=True, durability="process") as store:
+    path = folder / "store"
+    with eoslog.open(path, create=True, durability="process", config=SOON) as store:
         store.create_topic("t", partitions=size)
         fill(store, size)
         time.sleep(SETTLE_S)
