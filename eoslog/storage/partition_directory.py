@@ -100,9 +100,14 @@ def is_directory(path: str) -> bool:
 
 
 def is_unused(path: Path) -> bool:
-    """True if the directory is as it was created: the partition was not opened yet."""
+    """True if the directory is as it was created, the partition was not opened yet; or if it went
+    just now, with its topic.
+    """
     with named_os_errors(f"looking at {path}"):
-        return all(one.name.startswith(PARTITION_METADATA) for one in path.iterdir())
+        try:
+            return all(one.name.startswith(PARTITION_METADATA) for one in path.iterdir())
+        except FileNotFoundError:
+            return True
 
 
 def check_identity(path: Path, topic: str, topic_id: str) -> None:
