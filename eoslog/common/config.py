@@ -138,16 +138,17 @@ PRODUCER_SETTINGS = _by_name(
     Setting("enable.idempotence", True),
 )
 
-# A transactional producer has no linger: its records are not visible before the commit.
+# A transactional producer has no linger: its records are not visible before the commit. So nobody
+# waits for a batch of it either.
 TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
-    PRODUCER_SETTINGS["batch.size"],
+    Setting("batch.size", 262_144, smallest=1, largest=INT32_MAX),
     PRODUCER_SETTINGS["enable.idempotence"],
     Setting("transaction.timeout.ms", 60_000, smallest=1, largest=INT32_MAX),
 )
 
-# Batches of staged files: larger, since no caller waits for them.
+# Of staged files nobody does either.
 STAGED_PRODUCER_SETTINGS = _by_name(
-    Setting("batch.size", 262_144, smallest=1, largest=INT32_MAX),
+    TRANSACTIONAL_PRODUCER_SETTINGS["batch.size"],
     PRODUCER_SETTINGS["enable.idempotence"],
 )
 

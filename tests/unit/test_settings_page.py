@@ -27,7 +27,7 @@ def section(title):
         ("Of a topic", config.TOPIC_SETTINGS),
         (
             "Of a producer",
-            config.PRODUCER_SETTINGS | config.TRANSACTIONAL_PRODUCER_SETTINGS,
+            config.TRANSACTIONAL_PRODUCER_SETTINGS | config.PRODUCER_SETTINGS,
         ),
         ("Of a consumer", config.CONSUMER_SETTINGS),
     ],
@@ -40,6 +40,15 @@ def test_the_page_has_each_setting_and_its_default(title, settings):
         if name != "transactional.id"
     }
     assert described == expected
+
+
+@pytest.mark.parametrize(
+    "settings", [config.TRANSACTIONAL_PRODUCER_SETTINGS, config.STAGED_PRODUCER_SETTINGS]
+)
+def test_the_page_has_the_other_default_of_batch_size(settings):
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `batch.size` |")]
+    assert len(rows) == 1
+    assert rows[0].endswith(f"in transactions and staged files {settings['batch.size'].default} |")
 
 
 def test_the_broker_names_of_topic_settings_are_listed():

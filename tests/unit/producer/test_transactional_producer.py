@@ -645,7 +645,7 @@ def test_a_transaction_whose_predecessor_is_not_complete_can_be_tried_again(
                     producer.send("a", b"y", partition=1)
                     producer.flush()
                 elif call == "full batch":
-                    for _ in range(100):
+                    for _ in range(300):
                         producer.send("a", b"y" * 1000, partition=1)
                 elif call in ("commit", "block", "prepare"):
                     producer.send("a", b"y", partition=1)
@@ -879,7 +879,7 @@ def test_a_call_that_comes_after_the_timeout_aborts_the_transaction(topics, writ
 def test_a_full_batch_that_comes_after_the_timeout_aborts_the_transaction(topics):
     producer = late_transaction(topics, "flushed")
     with pytest.raises(ProducerFencedError, match="after its timeout"):
-        for _ in range(100):
+        for _ in range(300):
             producer.send("a", b"x" * 1000, partition=0)
     assert topics.describe_transaction(ID).transaction_state == "CompleteAbort"
 
