@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, half_header, record_at
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
@@ -29,6 +31,9 @@ from eoslog.storage.partition import Partition
 from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicDescription
 
+_PIECES_MAX = 1024  # What a call of pwritev takes.
+_KEPT_BYTES_MAX = 256 << 20  # Larger journals are read twice.
+
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +45,18 @@ class JournaledRange(NamedTuple):
     base_offset: int
     position_bytes: int
     end_offset: int
+    begin: int  # Of the bytes in the half of the journal.
+    size: int
+
+
+class JournaledHalf(NamedTuple):
+    """A half of a journal, and the ranges it holds in their order."""
+
     data: memoryview
+    ranges: list[JournaledRange]
+
+    def bytes_of(self, one: JournaledRange) -> memoryview:
+        return self.data[one.begin : one.begin + one.size]
 
 
 def journal_files(paths: StorePaths) -> list[Path]:
@@ -78,26 +94,37 @@ def replay_journals(
     if not files:
         return 0
     remove_spares(paths)
+    kept: dict[Path, list[JournaledHalf]] = {}
+    kept_bytes = 0
     for path in files:
-        for _ in ranges_of(path):
-            pass
+        halves = list(halves_of(path))
+        kept_bytes += sum(len(half.data) for half in halves)
+        if kept_bytes <= _KEPT_BYTES_MAX:
+            kept[path] = halves
     names = {id_bytes(topic.topic_id): topic for topic in topics}
     target = _Target(paths, log_start)
     count = 0
-    try:
-        for path in files:
-            for one in ranges_of(path):
-                topic = names.get(one.topic_id)
-                if topic is not None and 0 <= one.partition < topic.partitions:
-                    target.write(TopicPartition(topic.name, one.partition), one)
-                    count += 1
-        target.sync()
-    finally:
-        target.close()
+    for path in files:
+        for half in kept.pop(path, None) or halves_of(path):
+            for ranges in _by_segment(half.ranges):
+                topic = names.get(ranges[0].topic_id)
+                if topic is not None and 0 <= ranges[0].partition < topic.partitions:
+                    where = TopicPartition(topic.name, ranges[0].partition)
+                    target.write(where, half, ranges)
+                    count += len(ranges)
+    target.sync()
     remove_journals(paths)
     if count:
         _log.info("%s: %d ranges of commit journals were written back", paths.root, count)
     return count
+
+
+def _by_segment(ranges: list[JournaledRange]) -> Iterable[list[JournaledRange]]:
+    """Group ranges by segment, in their order: each file is opened once."""
+    found: dict[tuple[bytes, int, int], list[JournaledRange]] = {}
+    for one in ranges:
+        found.setdefault(one[:3], []).append(one)
+    return found.values()
 
 
 class _Target:
@@ -106,55 +133,56 @@ class _Target:
     def __init__(self, paths: StorePaths, log_start: Callable[[TopicPartition], int]) -> None:
         self._paths = paths
         self._log_start = log_start
-        self._path: Path | None = None
-        self._file: FileDescriptor | None = None
         self._written: dict[Path, None] = {}
 
-    def write(self, where: TopicPartition, one: JournaledRange) -> None:
-        folder = self._paths.partition(where)
-        path = folder / f"{one.base_offset:020d}.log"
-        with named_os_errors(f"writing what a commit journal has of {path}"):
-            if path != self._path and not self._open(path, where, one.end_offset):
-                return
-            assert self._file is not None
-            _write_all(self._file.fileno(), one.data, one.position_bytes)
-
-    def _open(self, path: Path, where: TopicPartition, end_offset: int) -> bool:
-        """Open a segment's file; False if the segment, or the partition, was deleted."""
-        self.close()
+    def write(
+        self, where: TopicPartition, half: JournaledHalf, ranges: list[JournaledRange]
+    ) -> None:
+        """Write ranges of one segment into its file, unless it was deleted."""
+        path = self._paths.partition(where) / f"{ranges[0].base_offset:020d}.log"
         flags = os.O_RDWR
-        if end_offset > self._log_start(where) and path.parent.is_dir():
-            flags |= os.O_CREAT  # Its name was lost.
-        try:
-            self._file = FileDescriptor(path, flags, FILE_MODE)
-        except FileNotFoundError:
-            return False
-        self._path = path
-        self._written[path] = None
-        return True
-
-    def close(self) -> None:
-        self._path = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        end_offset = max(one.end_offset for one in ranges)
+        with named_os_errors(f"writing what a commit journal has of {path}"):
+            if end_offset > self._log_start(where) and path.parent.is_dir():
+                flags |= os.O_CREAT  # Its name was lost.
+            try:
+                descriptor = FileDescriptor(path, flags, FILE_MODE)
+            except FileNotFoundError:
+                return
+            self._written[path] = None
+            with descriptor:
+                _write_all(descriptor.fileno(), half, ranges)
 
     def sync(self) -> None:
-        self.close()
         for path in self._written:
             sync_file(path)
         for folder in dict.fromkeys(path.parent for path in self._written):
             sync_directory(folder)
 
 
-def _write_all(descriptor: int, data: memoryview, position_bytes: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, position_bytes)
-        data, position_bytes = data[written:], position_bytes + written
+def _write_all(descriptor: int, half: JournaledHalf, ranges: list[JournaledRange]) -> None:
+    """Write the ranges in their order, those that follow each other in the file by one call."""
+    first = 0
+    while first < len(ranges):
+        position_bytes = end_bytes = ranges[first].position_bytes
+        pieces: list[memoryview] = []
+        for one in ranges[first : first + _PIECES_MAX]:
+            if one.position_bytes != end_bytes:
+                break
+            pieces.append(half.bytes_of(one))
+            end_bytes += one.size
+        first += len(pieces)
+        while pieces:
+            written = os.pwritev(descriptor, pieces, position_bytes)
+            position_bytes += written
+            while pieces and written >= len(pieces[0]):
+                written -= len(pieces.pop(0))
+            if pieces:
+                pieces[0] = pieces[0][written:]
 
 
-def ranges_of(path: Path) -> Iterator[JournaledRange]:
-    """Yield what a journal holds, in its order (P2). A file that was never finished holds nothing.
+def halves_of(path: Path) -> Iterator[JournaledHalf]:
+    """Yield what a journal holds (P2). A file that was never finished holds nothing.
 
     Raises CorruptRecordError.
     """
@@ -175,12 +203,18 @@ def ranges_of(path: Path) -> Iterator[JournaledRange]:
                 raise CorruptRecordError(
                     str(path), at, f"its halves have {half_bytes} bytes, and had {written_bytes}"
                 )
-            yield from _records_of(path, at, _read(descriptor, at, half_bytes), (journal_id, epoch))
+            data = _read(descriptor, at, half_bytes)
+            yield JournaledHalf(data, _ranges_of(path, at, data, (journal_id, epoch)))
 
 
-def _read(descriptor: int, position_bytes: int, count: int) -> bytearray:
-    data = bytearray(count)
-    view = memoryview(data)
+def ranges_of(path: Path) -> Iterator[JournaledRange]:
+    """Yield the ranges of both halves; see `halves_of`."""
+    for half in halves_of(path):
+        yield from half.ranges
+
+
+def _read(descriptor: int, position_bytes: int, count: int) -> memoryview:
+    data = view = np.empty(count, dtype=np.uint8).data
     while view:
         done = os.preadv(descriptor, [view], position_bytes)
         if not done:
@@ -189,19 +223,16 @@ def _read(descriptor: int, position_bytes: int, count: int) -> bytearray:
     return data
 
 
-def _records_of(
-    path: Path, half_at: int, data: bytearray, valid: tuple[bytes, int]
-) -> Iterator[JournaledRange]:
+def _ranges_of(
+    path: Path, half_at: int, data: memoryview, valid: tuple[bytes, int]
+) -> list[JournaledRange]:
     position, count = BLOCK_BYTES, 0
-    view = memoryview(data)
+    held: list[JournaledRange] = []
     while (found := record_at(data, position)) is not None:
         journal_id, epoch, number, record_bytes, ranges = found
         if (journal_id, epoch) != valid or number != count + 1:
             break
-        for topic_id, partition, base_offset, at, end_offset, begin, size in ranges:
-            yield JournaledRange(
-                topic_id, partition, base_offset, at, end_offset, view[begin : begin + size]
-            )
+        held.extend(map(JournaledRange._make, ranges))
         count += 1
         position += -(-record_bytes // BLOCK_BYTES) * BLOCK_BYTES
     for behind in range(position, len(data), BLOCK_BYTES):
@@ -213,6 +244,7 @@ def _records_of(
                 f"record {count + 1} is damaged, and record {found[2]} behind it is whole: what it "
                 "held may be lost",
             )
+    return held
 
 
 def retire_dead_journals(
