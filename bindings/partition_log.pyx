@@ -494,7 +494,8 @@ cdef class PartitionLog(LogTransactions):
         with nogil:
             status = spare_prepare(self._log.directory, self._log.spare_directory,
                                    <int32_t>count, self._log.options.segment.segment_bytes,
-                                   self._log.options.segment.fill_bytes, &made, &fault)
+                                   self._log.options.segment.fill_bytes,
+                                   self._log.options.durable, &made, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
         return made

@@ -12,5 +12,5 @@ cdef int spare_keep(
     const char* spare_directory, int32_t spare_max, const char* path, int fd) noexcept nogil
 cdef Status spare_prepare(
     const char* directory, const char* spare_directory, int32_t spare_max, int64_t bytes,
-    int64_t fill_bytes, int32_t* made, Fault* out
+    int64_t fill_bytes, bint synced, int32_t* made, Fault* out
 ) noexcept nogil

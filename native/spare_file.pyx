@@ -22,6 +22,10 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_SPACE, STATUS_OK, fault
 
+cdef enum:
+    SYNCED_BYTES = 4 << 20
+
+
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
     int access(const char* path, int mode) noexcept
@@ -77,12 +81,13 @@ cdef int spare_keep(
 
 cdef Status spare_prepare(
     const char* directory, const char* spare_directory, int32_t spare_max, int64_t bytes,
-    int64_t fill_bytes, int32_t* made, Fault* out,
+    int64_t fill_bytes, bint synced, int32_t* made, Fault* out,
 ) noexcept nogil:
     """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
 
     `made` counts the files that became usable; `directory` is where old ones were a segment. Takes
-    long; no caller waits for it, and no lock is held.
+    long; no caller waits for it, and no lock is held. `synced`: the zeros are on the disk, which a
+    sync of the first batch would have to wait for otherwise.
     """
     cdef char usable[SEGMENT_PATH_BYTES_MAX]
     cdef char stale[SEGMENT_PATH_BYTES_MAX]
@@ -104,7 +109,7 @@ cdef Status spare_prepare(
                 error = ENOENT
         else:
             slot_path(spare_directory, slot, b".building", building)
-            error = fill_zeros(building, bytes, fill_bytes)
+            error = fill_zeros(building, bytes, fill_bytes, synced)
             if error == 0 and rename(building, usable) != 0:
                 error = ENOENT
             if error != 0:
@@ -120,14 +125,27 @@ cdef Status spare_prepare(
     return STATUS_OK
 
 
-cdef int fill_zeros(const char* path, int64_t bytes, int64_t fill_bytes) noexcept nogil:
+cdef int fill_zeros(
+    const char* path, int64_t bytes, int64_t fill_bytes, bint synced
+) noexcept nogil:
+    """Make a file of zeros; 0 or an errno. It is synced by pieces, so that the syncs of others do
+    not wait for all of it.
+    """
+    cdef int64_t filled_bytes = 0
+    cdef int64_t upto
     cdef int fd = -1
     cdef int error
     unlink(path)
     error = eos_open(path, True, False, &fd)
-    if error == 0:
-        error = eos_reserve(fd, 0, bytes, fill_bytes)
-        close_fd(fd)
+    if error != 0:
+        return error
+    while error == 0 and filled_bytes < bytes:
+        upto = min(bytes, filled_bytes + SYNCED_BYTES) if synced else bytes
+        error = eos_reserve(fd, filled_bytes, upto, fill_bytes)
+        if error == 0 and synced:
+            error = eos_sync_data(fd)
+        filled_bytes = upto
+    close_fd(fd)
     return error
 
 
