@@ -167,6 +167,7 @@ cdef class OpenedLog:
             "message.timestamp.after.max.ms", _NO_LIMIT)
         self._log.options.spare_segments = config.get("eoslog.spare.segments", 1)
         self._log.options.leader_epoch = 0
+        self._log.options.written_bytes_min = config.get("eoslog.written.bytes", _NO_LIMIT)
         self._log.options.durable = config.get("eoslog.durable", 0) != 0
         self._log.options.contiguous = config.get("eoslog.contiguous", 0) != 0
         self._log.options.holes_below = config.get("eoslog.holes.below", 0)

@@ -25,6 +25,10 @@ cdef int64_t batch_bytes_bound(
 cdef int64_t record_bytes(
     const RecordColumns* columns, int64_t index, int64_t first
 ) noexcept nogil
+cdef int64_t records_encode(
+    uint8_t* at, int64_t room_bytes, const RecordColumns* columns, int64_t first,
+    int32_t* next_record, int32_t count,
+) noexcept nogil
 cdef int64_t batch_encode(
     uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
     const BatchIdentity* identity, uint8_t* limit, int64_t max_timestamp,

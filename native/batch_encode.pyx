@@ -165,6 +165,37 @@ cdef int64_t newest_timestamp(
     return newest
 
 
+cdef int64_t records_encode(
+    uint8_t* at, int64_t room_bytes, const RecordColumns* columns, int64_t first,
+    int32_t* next_record, int32_t count,
+) noexcept nogil:
+    """Encode records of a batch of `count` from `next_record` on, as many as there surely is room
+    for; their size in bytes. `next_record` becomes the first that was not.
+    """
+    cdef uint8_t* end = at
+    cdef const uint8_t* limit = at + room_bytes
+    cdef RecordParts parts
+    while next_record[0] < count:
+        parts_get(columns, first, next_record[0], &parts)
+        if parts_bound(&parts) > limit - end:
+            break
+        end = parts_store(end, &parts)
+        next_record[0] += 1
+    return end - at
+
+
+cdef inline int64_t parts_bound(const RecordParts* parts) noexcept nogil:
+    """Upper bound of the size in bytes of an encoded record."""
+    cdef int64_t bound = RECORD_OVERHEAD_BYTES_MAX
+    if parts.key_bytes > 0:
+        bound += parts.key_bytes
+    if parts.value_bytes > 0:
+        bound += parts.value_bytes
+    if parts.headers != NULL:
+        bound += parts.headers_bytes
+    return bound
+
+
 cdef int64_t batch_encode(
     uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
     const BatchIdentity* identity, uint8_t* limit, int64_t max_timestamp,

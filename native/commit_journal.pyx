@@ -16,7 +16,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from eoslog.native.atomics cimport load_acquire_32, store_release_32
+from eoslog.native.abort_index cimport filter_init
+from eoslog.native.atomics cimport load_acquire_32, store_release_32, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_now_ns, control_raise,
@@ -27,13 +28,14 @@ from eoslog.native.journal_file cimport (
     JournalHalfHeader, JournalRangeHeader, JournalRecordHeader, journal_blocks, journal_buffer,
     journal_write,
 )
-from eoslog.native.log_read cimport read_close, read_open
-from eoslog.native.log_sync cimport log_sync_durable
-from eoslog.native.mapped_io cimport eos_identity_of
+from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.log_sync cimport log_begin_sync, log_sync_durable
+from eoslog.native.mapped_io cimport eos_file_length, eos_identity_of
 from eoslog.native.partition_log cimport (
-    log_end, log_failure, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    log_active, log_end, log_failure, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from eoslog.native.segment cimport Segment
 from eoslog.native.shared_page cimport (
     SHARED_ALL_BITS, shared_word_load, shared_word_wait, shared_word_wake, shared_word_wake_one,
 )
@@ -94,6 +96,8 @@ cdef Status make_durable(
     cdef int32_t index
     if journal != NULL and not are_durable(wishes, count):
         if journal_takes(journal):
+            for index in range(count):
+                log_begin_sync(wishes[index].log, RANGE_BYTES_MAX)
             write_together(journal, wishes, count)
         else:
             note_wait(journal)
@@ -229,6 +233,10 @@ cdef void write_batch(
         # A sync that failed meanwhile says that the page cache may not be what the disk gets.
         if is_written and one.covered and log_failure(one.log) == 0:
             control_raise(&one.log.page.durable, one.found.next_offset)
+            one.found.segment.journaled_offset = one.found.next_offset
+            store_release_64(
+                &one.found.segment.journaled_bytes,
+                one.found.position_bytes + one.found.data_bytes)
         read_close(one.log, &one.found)
     journal.range_count = 0
 
@@ -253,8 +261,9 @@ cdef int64_t add_range(
     if not has_room_for_range(journal):
         return 0
     one = &journal.ranges[journal.range_count]
-    if read_open(log, start, log_end(log), min(room, <int64_t>RANGE_BYTES_MAX), False, &one.found,
-                 &ignored) != STATUS_OK or one.found.segment == NULL:
+    if not find_new_bytes(log, start, &one.found) and (
+            read_open(log, start, log_end(log), min(room, <int64_t>RANGE_BYTES_MAX), False,
+                      &one.found, &ignored) != STATUS_OK or one.found.segment == NULL):
         return 0
     if one.found.next_offset < wish.offset or one.found.data_bytes > min(
             room, <int64_t>RANGE_BYTES_MAX) or one.found.segment.linked:
@@ -266,6 +275,37 @@ cdef int64_t add_range(
     log.journal_batch = batch
     log.journal_batch_end = one.found.next_offset
     return <int64_t>sizeof(JournalRangeHeader) + one.found.data_bytes
+
+
+cdef bint find_new_bytes(PartitionLog* log, int64_t start, ReadRange* found) noexcept nogil:
+    """Hold what was appended from an offset on, if the last range of the log ended there, or its
+    active segment begins there: as read_open does, without a search.
+    """
+    cdef Segment* active
+    cdef int64_t file_bytes = 0
+    cdef bint is_there
+    pthread_mutex_lock(&log.view_lock)
+    pthread_mutex_lock(&log.segments_lock)
+    is_there = not log.closed and log.segment_count > 0 and control_flag(&log.page.deleted) == 0
+    if is_there:
+        active = log_active(log)
+        is_there = active.journaled_offset == start and active.fd >= 0 and (
+            active.used_bytes > active.journaled_bytes)
+    if is_there:
+        # A load beyond the end of a file that somebody else cut short would be a SIGBUS.
+        is_there = eos_file_length(active.fd, &file_bytes) == 0 and (
+            file_bytes >= active.used_bytes)
+    if is_there:
+        active.references += 1
+        filter_init(&found.filter)
+        found.segment = active
+        found.position_bytes = active.journaled_bytes
+        found.data = active.map + found.position_bytes
+        found.data_bytes = active.used_bytes - found.position_bytes
+        found.next_offset = log_end(log)
+    pthread_mutex_unlock(&log.segments_lock)
+    pthread_mutex_unlock(&log.view_lock)
+    return is_there
 
 
 cdef bint has_room_for_range(CommitJournal* journal) noexcept nogil:

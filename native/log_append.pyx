@@ -13,6 +13,7 @@ from eoslog.native.atomics cimport store_release_64
 from eoslog.native.batch_encode cimport (
     RecordColumns, batch_bytes_bound, batch_encode, batch_stream, newest_timestamp, record_bytes,
 )
+from eoslog.native.batch_write cimport batch_write_columns, batch_write_whole
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
@@ -175,27 +176,84 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
             return status
         active = log_active(log)
     status = segment_reserve(
-        active, active.used_bytes + incoming.batch_bytes, &log.options.segment, out)
+        active, active.used_bytes + incoming.batch_bytes, is_written(log, incoming),
+        &log.options.segment, out)
     # At once: the next holder of the lock stores up to there, and no further.
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
     return status
 
 
-cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* at) noexcept nogil:
-    """Copy a whole batch to `at`: records, zeros after, then the header with its new offset."""
+cdef inline bint is_written(const PartitionLog* log, const Incoming* incoming) noexcept nogil:
+    """True if the batch goes into the file by calls, and not through the map."""
+    return incoming.batch_bytes >= log.options.written_bytes_min
+
+
+cdef int64_t store_batch(
+    PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp, uint8_t* at
+) noexcept nogil:
+    """Store a batch through the map, at `at`: records, zeros after, then the header. Its bytes."""
     cdef uint8_t header[BATCH_HEADER_BYTES]
+    cdef BatchIdentity identity
     cdef Segment* active = log_active(log)
-    memcpy(header, incoming.bytes, BATCH_HEADER_BYTES)
-    # Both fields stand before the checksummed part.
-    store_be64(&header[BATCH_BASE_OFFSET], log_end(log))
-    store_be32(&header[BATCH_LEADER_EPOCH], log.options.leader_epoch)
+    cdef uint8_t* limit = active.map + active.reserved_bytes
+    if incoming.columns != NULL:
+        identify(log, incoming, stamp, &identity)
+        if incoming.batch_bytes < STREAMED_BATCH_BYTES_MIN:
+            return batch_encode(
+                at, incoming.columns, incoming.first, incoming.record_count, &identity, limit,
+                incoming.max_timestamp)
+        return batch_stream(
+            at, incoming.columns, incoming.first, incoming.record_count, &identity, limit,
+            incoming.max_timestamp)
+    fill_header(log, incoming, header)
     CRASH_POINT("batch: records")
     memcpy(at + BATCH_HEADER_BYTES, incoming.bytes + BATCH_HEADER_BYTES,
            <size_t>(incoming.batch_bytes - BATCH_HEADER_BYTES))
-    batch_terminate(at + incoming.batch_bytes, active.map + active.reserved_bytes)
+    batch_terminate(at + incoming.batch_bytes, limit)
     CRASH_POINT("batch: header")
     memcpy(at, header, BATCH_HEADER_BYTES)
     return incoming.batch_bytes
+
+
+cdef int64_t write_batch(
+    PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp
+) noexcept nogil:
+    """Write a batch by calls; its bytes, 0 if that failed. A transaction's is synced at its end."""
+    cdef uint8_t header[BATCH_HEADER_BYTES]
+    cdef BatchIdentity identity
+    cdef bint synced_soon = incoming.attributes & ATTRIBUTE_TRANSACTIONAL
+    if incoming.columns == NULL:
+        fill_header(log, incoming, header)
+        return batch_write_whole(
+            log_active(log), header, incoming.bytes, incoming.batch_bytes, synced_soon)
+    identify(log, incoming, stamp, &identity)
+    return batch_write_columns(
+        log_active(log), incoming.columns, incoming.first, incoming.record_count, &identity,
+        incoming.max_timestamp, synced_soon)
+
+
+cdef inline void identify(
+    PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp,
+    BatchIdentity* identity,
+) noexcept nogil:
+    """Say what the header of a batch of columns has to say, at the log end."""
+    identity.base_offset = log_end(log)
+    identity.producer_id = stamp.producer_id
+    identity.producer_epoch = stamp.producer_epoch
+    identity.base_sequence = written_sequence(stamp)
+    identity.partition_leader_epoch = log.options.leader_epoch
+    identity.attributes = incoming.attributes
+
+
+cdef inline void fill_header(
+    PartitionLog* log, const Incoming* incoming, uint8_t* header
+) noexcept nogil:
+    """The header of a whole batch, at the log end. Both fields stand before the checksummed
+    part.
+    """
+    memcpy(header, incoming.bytes, BATCH_HEADER_BYTES)
+    store_be64(&header[BATCH_BASE_OFFSET], log_end(log))
+    store_be32(&header[BATCH_LEADER_EPOCH], log.options.leader_epoch)
 
 
 cdef inline int32_t written_sequence(const ProducerStamp* stamp) noexcept nogil:
@@ -206,30 +264,20 @@ cdef inline int32_t written_sequence(const ProducerStamp* stamp) noexcept nogil:
 cdef void place(
     PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp
 ) noexcept nogil:
-    """Put the batch after the last one and publish it. There is room, and nothing can fail."""
+    """Put the batch after the last one and publish it. There is room, and nothing can fail: what
+    cannot be written by a call is stored through the map.
+    """
     cdef Segment* active = log_active(log)
     cdef uint8_t* at = active.map + active.used_bytes
     cdef int64_t base_offset = log_end(log)
-    cdef BatchIdentity identity
     cdef BatchHeader header
-    cdef int64_t batch_bytes
-    if incoming.columns != NULL:
-        identity.base_offset = base_offset
-        identity.producer_id = stamp.producer_id
-        identity.producer_epoch = stamp.producer_epoch
-        identity.base_sequence = written_sequence(stamp)
-        identity.partition_leader_epoch = log.options.leader_epoch
-        identity.attributes = incoming.attributes
-        if incoming.batch_bytes < STREAMED_BATCH_BYTES_MIN:
-            batch_bytes = batch_encode(
-                at, incoming.columns, incoming.first, incoming.record_count, &identity,
-                active.map + active.reserved_bytes, incoming.max_timestamp)
-        else:
-            batch_bytes = batch_stream(
-                at, incoming.columns, incoming.first, incoming.record_count, &identity,
-                active.map + active.reserved_bytes, incoming.max_timestamp)
+    cdef int64_t batch_bytes = 0
+    if is_written(log, incoming):
+        batch_bytes = write_batch(log, incoming, stamp)
+    if batch_bytes == 0:
+        batch_bytes = store_batch(log, incoming, stamp, at)
     else:
-        batch_bytes = place_bytes(log, incoming, at)
+        store_release_64(&log.written_end, base_offset + incoming.last_offset_delta + 1)
     CRASH_POINTS_TORN("batch: torn header", at, BATCH_HEADER_BYTES)
     EOS_CHECK(batch_bytes <= incoming.batch_bytes, "append: the batch fits its room")
     EOS_CHECK(load_be64(at) == base_offset, "append: the batch stands at the log end")
@@ -237,7 +285,8 @@ cdef void place(
     segment_note_batch(active, &header, active.used_bytes, &log.options.segment)
     active.unsynced = True
     store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
-    segment_pages_written(active, active.used_bytes, &log.options.segment)
+    if not is_written(log, incoming):
+        segment_pages_written(active, active.used_bytes, &log.options.segment)
     log_publish(log, base_offset + header.last_offset_delta + 1)
     if log.own_end == base_offset:
         store_release_64(&log.own_end, base_offset + header.last_offset_delta + 1)

@@ -7,10 +7,12 @@ made again, the log has failed. Appends go on meanwhile.
 """
 from libc.stdint cimport int32_t, uint32_t
 
+from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
 )
+from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
@@ -63,6 +65,21 @@ cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexce
 cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
     """Sync everything below `offset` that journals do not hold either."""
     return sync_until(log, offset, True, out)
+
+
+cdef void log_begin_sync(PartitionLog* log, int64_t bytes_min) noexcept nogil:
+    """Have the disk begin with batches of more bytes than a journal takes, before the caller waits
+    for one. Only the sync that follows makes them durable.
+    """
+    cdef Segment* opened
+    if load_acquire_64(&log.written_end) <= control_durable(log.page):
+        return
+    opened = hold_opened(log)
+    if opened != NULL:
+        if load_acquire_64(&opened.used_bytes) - load_acquire_64(&opened.journaled_bytes) > (
+                bytes_min):
+            eos_begin_writeback(opened.fd, 0, 0)
+        log_release(log, opened)
 
 
 cdef inline bint is_wanted(PartitionLog* log, int64_t offset, bint journals) noexcept nogil:

@@ -2,12 +2,19 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
 cdef extern from "mapped_io.h" nogil:
     int eos_open(const char* path, bint create, bint read_only, int* fd_out) noexcept
     int eos_open_staged(const char* path, int* fd_out) noexcept
     int eos_file_bytes(int fd, int64_t* bytes_out, int64_t* modified_ms_out) noexcept
+    int eos_file_length(int fd, int64_t* bytes_out) noexcept
     int eos_pwrite_all(
         int fd, const uint8_t* data, size_t bytes, int64_t position_bytes) noexcept
+    int eos_pwritev_all(int fd, iovec* parts, int count, int64_t position_bytes) noexcept
     int eos_pread_upto(
         int fd, uint8_t* to, size_t bytes, int64_t position_bytes, size_t* done_bytes) noexcept
     int eos_pread_all(int fd, uint8_t* to, size_t bytes, int64_t position_bytes) noexcept

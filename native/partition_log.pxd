@@ -29,6 +29,7 @@ cdef struct LogOptions:
     int64_t timestamp_after_max_ms
     int32_t spare_segments
     int32_t leader_epoch
+    int64_t written_bytes_min        # Batches of so many go into their file by calls.
     bint durable                     # Calls wait for the disk, by files or journals.
     bint contiguous                  # No offset is missing: Kafka's compacted logs leave some out.
     int64_t holes_below              # ... but for such below this, of a log that was moved here.
@@ -54,6 +55,7 @@ cdef struct PartitionLog:
     int64_t known_end                # Segments, indexes, producers are those of the batches below.
     int64_t stable_end               # Last stable offset as of then.
     int64_t own_end                  # Below it are batches of this process, or such as it took in.
+    int64_t written_end              # After the last batch that went into its file by a call.
     int64_t whole_end                # Of producers first met below it nothing is in LMDB alone.
     ProducerTable producers
     OngoingTransactions ongoing

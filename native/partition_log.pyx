@@ -34,7 +34,7 @@ from eoslog.native.control_page cimport (
     control_write_begin, control_write_end,
 )
 from eoslog.native.mapped_io cimport (
-    eos_file_bytes, eos_identity, eos_sync_data, eos_sync_directory,
+    eos_file_length, eos_identity, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.open_files cimport (
     file_owner_enter, file_owner_leave, file_owner_unlink, open_files_make_room,
@@ -371,7 +371,6 @@ cdef Status log_acquire(
     """The segment that may hold `offset`, loaded, held for a reader until log_release."""
     cdef Segment* segment
     cdef int64_t file_bytes = 0
-    cdef int64_t modified_ms = 0
     cdef int64_t used_bytes
     cdef int32_t index
     cdef Status status
@@ -403,8 +402,7 @@ cdef Status log_acquire(
     # grow.
     if status == STATUS_OK and segment.fd >= 0:
         used_bytes = load_acquire_64(&segment.used_bytes)
-        if (eos_file_bytes(segment.fd, &file_bytes, &modified_ms) != 0
-                or file_bytes < used_bytes):
+        if eos_file_length(segment.fd, &file_bytes) != 0 or file_bytes < used_bytes:
             out.base_offset = segment.base_offset
             out.position_bytes = file_bytes
             status = fault(

@@ -29,6 +29,9 @@ cdef struct Segment:
     int64_t created_ms
     int64_t bytes_since_index_entry
     int64_t touched_bytes            # The pages below are in this process's map, or need not be.
+    int64_t journaled_offset         # Where the journal's last range of it ends, else its begin,
+    int64_t journaled_bytes          # ... in offsets and in bytes. The journal's leader's.
+    int64_t begun_bytes              # The disk was asked to begin with what is below.
     int64_t own_bytes                # After the last batch of this process; -1: it wrote none.
     IndexFile offset_index
     IndexFile time_index
@@ -58,8 +61,9 @@ cdef void segment_clear_indexes(Segment* segment) noexcept nogil
 cdef Status segment_cut(
     Segment* segment, const char* directory, int64_t bytes, Fault* out) noexcept nogil
 cdef Status segment_reserve(
-    Segment* segment, int64_t bytes_wanted, const SegmentOptions* options, Fault* out
+    Segment* segment, int64_t bytes_wanted, bint unfilled, const SegmentOptions* options, Fault* out
 ) noexcept nogil
+cdef void segment_begin_sync(Segment* segment, int64_t end_bytes) noexcept nogil
 cdef void segment_note_batch(
     Segment* segment, const BatchHeader* header, int64_t position_bytes,
     const SegmentOptions* options) noexcept nogil

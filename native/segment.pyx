@@ -11,8 +11,9 @@ stands in them has lower offsets.
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
-from eoslog.native.atomics cimport store_release_32
+from eoslog.native.atomics cimport load_acquire_64, store_release_32
 from eoslog.native.byte_order cimport load_be32, load_be64
+from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.index_file cimport (
     index_file_append, index_file_close, index_file_lookup, index_file_open, index_file_pack,
     index_file_store, index_file_truncate, index_file_unpack,
@@ -46,11 +47,16 @@ cdef enum:
     RESERVE_STEP_BYTES_MIN = 65536
     # Filled with the lock held: in less than a millisecond, and larger steps cost no less a byte.
     RESERVE_STEP_BYTES_MAX = 1048576
+    FILLS_OF_STEP = 4                # Where fills are small a sync soon writes all the zeros ahead.
+    UNFILLED_STEP_BYTES_MAX = 8388608
+    BEGUN_BYTES_MIN = 262144         # The disk is asked for no less at a time.
+    PAGE_BYTES = 4096
 
 
 cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil:
     memset(segment, 0, sizeof(Segment))
     segment.base_offset = base_offset
+    segment.journaled_offset = base_offset
     segment.fd = -1
     segment.max_timestamp = -1
     segment.max_timestamp_offset = base_offset
@@ -279,32 +285,49 @@ cdef int own_copy(Segment* segment, const char* directory, int64_t bytes) noexce
 
 
 cdef Status segment_reserve(
-    Segment* segment, int64_t bytes_wanted, const SegmentOptions* options, Fault* out
+    Segment* segment, int64_t bytes_wanted, bint unfilled, const SegmentOptions* options, Fault* out
 ) noexcept nogil:
-    """Make sure that [0, bytes_wanted) of the file exists on disk. Steps grow with the segment."""
+    """Make sure that [0, bytes_wanted) of the file exists on disk. Steps grow with the segment.
+
+    `unfilled`: what is wanted is written whole, and synced soon. Zeros would go to the disk first.
+    """
+    cdef int64_t fill_bytes = 0 if unfilled else options.fill_bytes
+    cdef int64_t step_max = UNFILLED_STEP_BYTES_MAX if unfilled else min(
+        <int64_t>RESERVE_STEP_BYTES_MAX, FILLS_OF_STEP * options.fill_bytes)
     cdef int64_t upto
     cdef int error
     if bytes_wanted <= segment.reserved_bytes:
         return STATUS_OK
     upto = segment.reserved_bytes * 2
-    if upto > segment.reserved_bytes + RESERVE_STEP_BYTES_MAX:
-        upto = segment.reserved_bytes + RESERVE_STEP_BYTES_MAX
+    if upto > segment.reserved_bytes + step_max:
+        upto = segment.reserved_bytes + step_max
     if upto < RESERVE_STEP_BYTES_MIN:
         upto = RESERVE_STEP_BYTES_MIN
     if upto < bytes_wanted:
         upto = bytes_wanted
     if upto > options.segment_bytes:
         upto = options.segment_bytes
-    error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
+    error = eos_reserve(segment.fd, segment.reserved_bytes, upto, fill_bytes)
     if (error == ENOSPC or error == EFBIG) and upto > bytes_wanted:
         upto = bytes_wanted
-        error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
+        error = eos_reserve(segment.fd, segment.reserved_bytes, upto, fill_bytes)
     if error != 0:
         eos_truncate(segment.fd, segment.reserved_bytes)
         out.base_offset = segment.base_offset
         return io_fault(out, error, "no space could be reserved for the batch")
     segment.reserved_bytes = upto
     return STATUS_OK
+
+
+cdef void segment_begin_sync(Segment* segment, int64_t end_bytes) noexcept nogil:
+    """Have the disk begin with what was written up to a position, if it is much. It will be synced,
+    and the sync has less to wait for.
+    """
+    cdef int64_t upto = end_bytes // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t begin = max(segment.begun_bytes, load_acquire_64(&segment.journaled_bytes))
+    if upto - begin >= BEGUN_BYTES_MIN:
+        eos_begin_writeback(segment.fd, begin, upto - begin)
+        segment.begun_bytes = upto
 
 
 cdef void segment_note_batch(

@@ -7,6 +7,7 @@ from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.file_system import boot_id_bytes
@@ -23,6 +24,9 @@ from eoslog.storage.topic_registry import TopicDescription, is_compacted
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
 # pages, so they are small where each append is synced, and large where bulk speed is all.
 _FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "process": 1 << 20}
+# Such a batch goes into its file by calls: a sync would otherwise write zeros ahead of it, and have
+# all of it to wait for.
+WRITTEN_BYTES_MIN = 8192
 # Of the internal topics a commit syncs a record or two at a time.
 _INTERNAL_FILL_BYTES = 1 << 14
 # Compaction removes whole segments of these, so they are small; a larger record has one for itself.
@@ -145,4 +149,5 @@ def _log_settings(
         "eoslog.contiguous": not is_compacted(topic),
         "eoslog.holes.below": holes_below,
         "eoslog.fill.bytes": fill_bytes,
+        "eoslog.written.bytes": INT64_MAX if durability == "process" else WRITTEN_BYTES_MIN,
     }

@@ -154,6 +154,8 @@ OF_FILE(WRITE, ssize_t, write, (int fd, const void *data, size_t bytes), (fd, da
 OF_FILE(WRITE, ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 OF_FILE(WRITE, ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
 OF_FILE(WRITE, ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+OF_FILE(WRITE, ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t at), (fd, parts, count, at))
+OF_FILE(WRITE, ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off64_t at), (fd, parts, count, at))
 
 /* This one answers the errno. */
 int posix_fallocate(int fd, off_t from, off_t bytes) {

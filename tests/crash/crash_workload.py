@@ -25,6 +25,7 @@ from eoslog.checking import Recorder
 from eoslog.errors import InvalidTimestampError
 from eoslog.groups import group_membership
 from eoslog.staging import attempt_files, staged_adoption, staged_job
+from eoslog.storage import log_opener
 from eoslog.storage.partition import Partition
 from eoslog.storage.process_journal import ProcessJournal
 from eoslog.store.checkpointer import Checkpointer
@@ -68,6 +69,7 @@ TASKS = (1, 2, 1)
 STAGED_BATCH_BYTES_MAX = 200
 LOADS = 1
 WHOLE_FILE_BYTES_MIN = 400
+WRITTEN_BYTES_MIN = 300
 
 # The background thread does nothing by itself: `housekeeping` is its work.
 QUIET = {
@@ -89,6 +91,7 @@ def be_deterministic() -> None:
     for module in (staged_adoption, attempt_files):
         module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
+    log_opener.WRITTEN_BYTES_MIN = WRITTEN_BYTES_MIN
     # A member says that it lives when it joins, and not again if its process stood still meanwhile.
     group_membership.LOOK_AROUND_S = 3600.0
 

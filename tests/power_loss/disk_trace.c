@@ -333,6 +333,16 @@ ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at) {
     WRITTEN(ssize_t, real(fd, data, bytes, at));
 }
 
+ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) {
+    REAL(pwritev);
+    WRITTEN(ssize_t, real(fd, parts, count, at));
+}
+
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at) {
+    REAL(pwritev64);
+    WRITTEN(ssize_t, real(fd, parts, count, at));
+}
+
 int ftruncate(int fd, off_t bytes) {
     REAL(ftruncate);
     WRITTEN(int, real(fd, bytes));

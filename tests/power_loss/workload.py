@@ -29,7 +29,7 @@ from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import ProducerFencedError
 from eoslog.staging import staged_job
 from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage import process_journal, topics_file
+from eoslog.storage import log_opener, process_journal, topics_file
 from eoslog.store.store import parts_of
 
 TOPIC = "orders"
@@ -109,6 +109,7 @@ class Workload:
         process_journal.HALF_BYTES_LAST = 4 * process_journal.HALF_BYTES_MIN
         process_journal.FILLED_S_MIN = float("inf")
         process_journal._WAYS = self.noise.choice((WAYS, WAYS, WAYS[1:]))
+        log_opener.WRITTEN_BYTES_MIN = self.noise.choice((1, 300, 8192))
         # So few topics have a log too, from the beginning or soon, and it is soon written again.
         limits = ((4096, 1 << 16), (0, 1000), (700, 1000))[seed % 3]
         topics_file.WHOLE_BYTES_MAX, topics_file.LOG_BYTES_MIN = limits

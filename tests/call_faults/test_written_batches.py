@@ -1,0 +1,93 @@
+"""Large batches of a durable store go into their file by calls; and the files kept for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from call_faults import failing_calls
+from call_faults.test_faults import TESTS
+
+APPEND = """
+import errno, sys
+from pathlib import Path
+from call_faults import failing_calls
+import eoslog
+path, number = Path(sys.argv[1]), int(sys.argv[2])
+values = [bytes([index]) * 100_000 for index in range(30)]
+with eoslog.open(path, create=True, config={"eoslog.spare.segments": 0}) as store:
+    store.create_topic("t", config={"max.message.bytes": 1 << 23})
+    producer = store.producer(transactional_id="id")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.append("t", partition=0, values=[b"before"])
+    if number > 0:
+        failing_calls.arm(path / "t-0", "write", number, errno.EIO, again=True)
+    with producer.transaction():
+        producer.append("t", partition=0, values=values)
+        for value in values:
+            producer.send("t", value, partition=0)
+    if number > 0:
+        print(failing_calls.disarm()[1])
+with eoslog.open(path) as store:
+    assert store.verify() == []
+    with store.consumer() as consumer:
+        consumer.assign([eoslog.TopicPartition("t", 0)])
+        found = []
+        while len(found) < 61:
+            found += [record.value for record in consumer.poll(timeout=0)]
+    assert found == [b"before", *values, *values]
+"""
+PREPARE = """
+import errno, sys
+from pathlib import Path
+from call_faults import failing_calls
+import eoslog
+path, durability = Path(sys.argv[1]), sys.argv[2]
+with eoslog.open(path, create=True, durability=durability) as store:
+    store.create_topic("t", config={"segment.bytes": 10 << 20})
+    partition = store.partition("t", 0)
+    failing_calls.arm(path / "state" / "spare", "sync", 10**9, errno.EIO, again=False)
+    assert partition.prepare_spare() == 1
+    print(failing_calls.disarm()[0])
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler")
+    return failing_calls.build_library(tmp_path)
+
+
+def run(code: str, library: Path, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=TESTS,
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 12, 13, 14, 17])
+def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, library, number):
+    """From one piece of the first batch on, from its header, or from a later batch."""
+    assert int(run(APPEND, library, tmp_path / "store", number)) > 0
+
+
+def test_what_is_written_is_read_again(tmp_path, library):
+    assert run(APPEND, library, tmp_path / "store", 0) == ""
+
+
+def test_a_spare_file_of_a_durable_store_is_synced_by_pieces(tmp_path, library):
+    """Else the first sync of a batch in it would have all of it to wait for."""
+    assert run(PREPARE, library, tmp_path / "durable", "commit") == "3\n"
+    assert run(PREPARE, library, tmp_path / "other", "process") == "0\n"
