@@ -418,9 +418,13 @@ cdef bint is_gone(const TransactionPart* part) noexcept nogil:
 
 
 cdef Status make_decision_durable(Transaction* txn, Fault* out) noexcept nogil:
-    """Have the decision on the disk, with all the data that it names, whoever wrote it."""
+    """Have the decision on the disk, with all the data that it names, whoever wrote it.
+
+    One that names where its logs end was made in a durable life of the store. Whatever this one's
+    durability, a recovery that finds less would make an abort of it, beside markers of a commit.
+    """
     cdef Status status
-    if not txn.durable or txn.durable_prepare == txn.prepare_offset:
+    if not (txn.durable or txn.state.named) or txn.durable_prepare == txn.prepare_offset:
         return STATUS_OK
     if txn.state.named:
         status = make_named_durable(txn, out)
@@ -535,8 +539,8 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
 cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil:
     """Carry out the decision: a marker for each partition, then the record that all is done.
 
-    In a durable store the decision and its data are on the disk first, also when an earlier call
-    failed to sync them, or another process made it.
+    In a durable store, or where it names its data, the decision and its data are on the disk first,
+    also when an earlier call failed to sync them, or another process made it.
     """
     cdef TransactionState next
     cdef Status status = STATUS_OK

@@ -6,9 +6,11 @@ the journal: what of it was durable is what a test leaves.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from commit_journals import LARGE, journal_of, with_journal
@@ -296,4 +298,35 @@ def test_who_joins_opens_what_a_live_commit_names(path):
             return joined.partition("a", 1).log_end_offset
 
     assert in_child(join, path.parent) >= 1
+    at.store.close()
+
+
+def unopenable(where):
+    """In a block: no process opens that partition for a transaction."""
+    find = OpenedPartitions.find_for_transaction
+
+    def fails(partitions, asked):
+        if asked == where:
+            raise StoreFailedError("the disk")
+        return find(partitions, asked)
+
+    patched = pytest.MonkeyPatch()
+    patched.setattr(OpenedPartitions, "find_for_transaction", fails)
+    return contextlib.closing(SimpleNamespace(close=patched.undo))
+
+
+def test_no_durability_has_markers_before_all_that_is_named_is_there(path, decided):
+    """Else the next opening makes an abort of what one partition shows as committed."""
+    before, kept = decided
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+    with unopenable(B):
+        at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
+    assert at.committed("a-0") == [b"x"]
+    assert names_of(at.store) == kept[:-1]
+    at.store.close()
+    at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
+    for place in ("a-0", "b-1"):
+        assert at.committed(place) == [b"x"]
+    assert at.store.verify() == []
     at.store.close()
