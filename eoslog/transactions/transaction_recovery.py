@@ -165,6 +165,7 @@ class TransactionRecovery:
         """Make aborts of the commits whose data did not all reach the disk, before anything is
         appended; the partitions that were opened for that. See `docs/commit-journal.md`, section 5.
         """
+        self._refuse_unjudged(self._unloaded)  # First: what is open then stays so.
         opened: dict[TopicPartition, Partition] = {}
         for transactional_id in undecided:
             if transactional_id in self._unloaded:
@@ -193,7 +194,7 @@ class TransactionRecovery:
         opened by anybody before the next opening of the store, which judges again.
         """
         refused: dict[TopicPartition, EoslogError] = {}
-        for where, topic_id, end in _named_ends(entry):
+        for where, topic_id, end in _named_ends(entry.value()):
             if where not in unrecovered:
                 continue  # It was closed cleanly since.
             try:
@@ -210,19 +211,17 @@ class TransactionRecovery:
             self._partitions.refuse(where, reason)
         return False
 
-    def _refuse_unjudged(self, undecided: Iterable[str]) -> None:
-        """Open no partition that the first process of the session could not open to judge a
-        decision.
-        """
-        unrecovered = self._partitions.unrecovered
-        for transactional_id in undecided:
-            if transactional_id in self._unloaded:
-                continue
-            with self._entries.locked(transactional_id) as entry:
-                for where, _, _ in _named_ends(entry):
-                    if where in unrecovered:
-                        error = StoreFailedError(f"{where} could not be opened to judge a decision")
-                        self._partitions.refuse(where, error)
+    def _refuse_unjudged(self, transactional_ids: Iterable[str]) -> None:
+        """Open no partition that nobody has opened to judge a decision which names it."""
+        named: set[TopicPartition] = set()
+        for transactional_id in transactional_ids:
+            record = self._state_log.transaction(transactional_id)
+            if record is not None:
+                named.update(where for where, _, _ in _named_ends(record.value or b""))
+        # Looked at now: who makes a decision in this session opened what it names before.
+        for where in named & self._partitions.unrecovered:
+            error = StoreFailedError(f"{where} could not be opened to judge a decision")
+            self._partitions.refuse(where, error)
 
     def let_others_in(self) -> None:
         """Let other processes work from now on: everything is taken up."""
@@ -673,11 +672,14 @@ def _with_older(decision: Decision, older: Decision | None) -> Decision:
     return decision._replace(commit=commit, offset=older.offset)
 
 
-def _named_ends(entry: TransactionEntry) -> list[tuple[TopicPartition, bytes, int]]:
-    """The ends of logs that a commit names: of which partition, topic id, offset."""
-    if entry.state != "PrepareCommit":
+def _named_ends(value: bytes) -> list[tuple[TopicPartition, bytes, int]]:
+    """The ends of logs that a commit's record names: of which partition, topic id, offset."""
+    try:
+        fields = decode_transaction_value(value)
+    except CorruptRecordError:
         return []
-    fields = decode_transaction_value(entry.value())
+    if fields["state"] != "PrepareCommit":
+        return []
     pairs = zip(fields["partitions"] or (), fields["ends"] or (), strict=False)
     return [(TopicPartition(*place), *end) for place, end in pairs if end[1] > 0]
 

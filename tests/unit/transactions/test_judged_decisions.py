@@ -22,11 +22,17 @@ from partition_files import all_records
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_entry import decode_transaction_value
-from eoslog.errors import ConcurrentTransactionsError, StoreError, StoreFailedError
+from eoslog.errors import (
+    ConcurrentTransactionsError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+)
 from eoslog.fs.identity_files import id_bytes
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.store.store import parts_of
 from eoslog.transactions.state_key import state_partition_of
+from eoslog.transactions.transaction_entries import TransactionEntries
 from eoslog.transactions.transaction_recovery import TransactionRecovery
 
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))
@@ -326,6 +332,31 @@ def test_no_durability_has_markers_before_all_that_is_named_is_there(path, decid
     assert names_of(at.store) == kept[:-1]
     at.store.close()
     at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
+    for place in ("a-0", "b-1"):
+        assert at.committed(place) == [b"x"]
+    assert at.store.verify() == []
+    at.store.close()
+
+
+def test_a_decision_that_is_not_taken_up_waits_for_the_next_opening(path, decided):
+    """As where a log cannot be opened: nothing may come behind the data, which may be short."""
+    before, kept = decided
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+
+    def has_no_room(entries):
+        raise StoreFullError("no room to note the durability")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TransactionEntries, "_note_durability", has_no_room)
+        at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
+    for where in (A, B):
+        with pytest.raises(StoreError, match="judge a commit"):
+            at.store.partition(*where)
+    parts_of(at.store).files.transaction_recovery.retry()
+    assert names_of(at.store) == kept[:-1]
+    at.store.close()
+    at = opened(path)
     for place in ("a-0", "b-1"):
         assert at.committed(place) == [b"x"]
     assert at.store.verify() == []
