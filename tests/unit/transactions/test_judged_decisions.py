@@ -361,3 +361,40 @@ def test_a_decision_that_is_not_taken_up_waits_for_the_next_opening(path, decide
         assert at.committed(place) == [b"x"]
     assert at.store.verify() == []
     at.store.close()
+
+
+def test_who_joins_opens_no_log_that_could_not_be_judged(path, decided):
+    before, kept = decided
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+    with unopenable(B):
+        at = opened(path)
+
+    def join():
+        with eoslog.open(path, config=QUIET) as joined:
+            with pytest.raises(StoreError, match="judge a commit"):
+                joined.partition(*B)
+            return 7
+
+    assert in_child(join, path.parent) == 7
+    assert names_of(at.store) == kept[:-1]
+    at.store.close()
+
+
+@pytest.mark.parametrize("durability", ["process", "commit"])
+def test_a_decision_that_names_more_than_there_is_waits(path, durability):
+    """No judging saw it: the data is missing, for whatever reason."""
+    at = CoordinatedStore(eoslog.open(path, create=True, durability=durability, config=QUIET))
+    at.store.partition("a", 0).append_columns([b"x"])
+    topic_id = id_bytes(at.store.topics()["a"].topic_id)
+    at.record(
+        state="PrepareCommit",
+        producer_epoch=1,
+        last_producer_epoch=0,
+        partitions=[("a", 0)],
+        ends=[(topic_id, 2)],
+    )
+    with pytest.raises(ConcurrentTransactionsError, match="ends below what a decision names"):
+        at.init()
+    assert at.markers("a-0") == []
+    at.store.close()
