@@ -18,7 +18,7 @@ argument.
 
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,12 +143,7 @@ class TransactionRecovery:
         data = {where for where in unrecovered if where.topic != TRANSACTION_STATE_TOPIC}
         if data:
             # Whoever carries these out syncs first what they name.
-            newest = [self._state_log.transaction(one) for one in undecided]
-            waiting = {
-                (state_partition_of(one), record.offset)
-                for one, record in zip(undecided, newest, strict=True)
-                if record is not None
-            }
+            waiting = {one for one in map(self._waiting_decision, undecided) if one is not None}
             for where in unrecovered:
                 if where.topic == TRANSACTION_STATE_TOPIC:
                     self._read_decisions(where, data, waiting)
@@ -223,6 +218,17 @@ class TransactionRecovery:
             error = StoreFailedError(f"{where} could not be opened to judge a decision")
             self._partitions.refuse(where, error)
 
+    def _waiting_decision(self, transactional_id: str) -> tuple[int, int] | None:
+        """Return the producer id and epoch of a decision that is the newest record of its id, and
+        names where its logs end.
+        """
+        record = self._state_log.transaction(transactional_id)
+        with suppress(CorruptRecordError):
+            fields = decode_transaction_value(b"" if record is None else record.value or b"")
+            if fields["ends"] is not None:
+                return fields["producer_id"], fields["producer_epoch"]
+        return None
+
     def let_others_in(self) -> None:
         """Let other processes work from now on: everything is taken up."""
         self._is_alone = False
@@ -292,7 +298,7 @@ class TransactionRecovery:
         """Collect the decisions in a partition of the state log whose markers may be missing.
 
         Those that name where their logs end, and are the newest of their ids (`waiting`), are not
-        among them: the coordinator carries these out.
+        among them, nor are copies of them: the coordinator carries these out.
         """
         first = self._checkpoints.recovery_point(state)
         for record in self._state_log.decisions_since(state.partition, first):
@@ -301,9 +307,9 @@ class TransactionRecovery:
             except CorruptRecordError as error:
                 _log.error("%s: the record at offset %d: %s", state, record.offset, error.reason)
                 continue
-            if fields["ends"] is not None and (state.partition, record.offset) in waiting:
-                continue
             marker_epoch = fields["producer_epoch"]
+            if fields["ends"] is not None and (fields["producer_id"], marker_epoch) in waiting:
+                continue
             newer_epoch = fields["client_transaction_version"] >= EPOCH_BUMPING_VERSION
             epoch = marker_epoch - 1 if newer_epoch else marker_epoch
             decision = Decision(

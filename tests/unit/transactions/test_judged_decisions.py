@@ -31,7 +31,7 @@ from eoslog.errors import (
 from eoslog.fs.identity_files import id_bytes
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.store.store import parts_of
-from eoslog.transactions.state_key import state_partition_of
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 from eoslog.transactions.transaction_entries import TransactionEntries
 from eoslog.transactions.transaction_recovery import TransactionRecovery
 
@@ -397,4 +397,26 @@ def test_a_decision_that_names_more_than_there_is_waits(path, durability):
     with pytest.raises(ConcurrentTransactionsError, match="ends below what a decision names"):
         at.init()
     assert at.markers("a-0") == []
+    at.store.close()
+
+
+def test_a_copy_of_a_decision_waits_as_it_does(path, decided):
+    """The compaction copies what waits for long: the older record decides nothing either."""
+    before, kept = decided
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+    with unopenable(B):
+        at = opened(path)
+        state = parts_of(at.store).files.state_log.partition_of(ID)
+        newest = [one for one in all_records(state) if one.key == transaction_key(ID)][-1]
+        state.append_columns([newest.value], [newest.key])
+        end_of_life(at.store)
+        at = opened(path)
+    assert at.committed("a-0") == [b"x"]
+    assert names_of(at.store) == [*kept[:-1], kept[-2]]
+    at.store.close()
+    at = opened(path)
+    for place in ("a-0", "b-1"):
+        assert at.committed(place) == [b"x"]
+    assert at.store.verify() == []
     at.store.close()
