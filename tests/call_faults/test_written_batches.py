@@ -17,7 +17,7 @@ import errno, sys
 from pathlib import Path
 from call_faults import failing_calls
 import eoslog
-path, number = Path(sys.argv[1]), int(sys.argv[2])
+path, number, again = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True"
 values = [bytes([index]) * 100_000 for index in range(30)]
 with eoslog.open(path, create=True, config={"eoslog.spare.segments": 0}) as store:
     store.create_topic("t", config={"max.message.bytes": 1 << 23})
@@ -26,7 +26,7 @@ with eoslog.open(path, create=True, config={"eoslog.spare.segments": 0}) as stor
     with producer.transaction():
         producer.append("t", partition=0, values=[b"before"])
     if number > 0:
-        failing_calls.arm(path / "t-0", "write", number, errno.EIO, again=True)
+        failing_calls.arm(path / "t-0", "write", number, errno.EIO, again=again)
     with producer.transaction():
         producer.append("t", partition=0, values=values)
         for value in values:
@@ -77,14 +77,17 @@ def run(code: str, library: Path, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("number", [1, 2, 5, 12, 13, 14, 17])
-def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, library, number):
-    """From one piece of the first batch on, from its header, or from a later batch."""
-    assert int(run(APPEND, library, tmp_path / "store", number)) > 0
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("number", [1, 2, 5, 14, 15, 16, 17, 18])
+def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, library, number, again):
+    """One piece of the first batch, its end (15), its header (16), or one of a later batch; alone,
+    or with all that follow.
+    """
+    assert int(run(APPEND, library, tmp_path / "store", number, again)) > 0
 
 
 def test_what_is_written_is_read_again(tmp_path, library):
-    assert run(APPEND, library, tmp_path / "store", 0) == ""
+    assert run(APPEND, library, tmp_path / "store", 0, False) == ""
 
 
 def test_a_spare_file_of_a_durable_store_is_synced_by_pieces(tmp_path, library):

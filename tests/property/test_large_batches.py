@@ -126,3 +126,15 @@ def test_a_batch_that_is_written_by_calls_has_the_encoders_bytes(
         assert codec.place_batch(found, 0) == expected
     assert log.verify() == []
     files.close(clean=False)
+
+
+def test_a_batch_that_is_written_by_calls_may_end_where_its_segment_does(tmp_path):
+    batch = BatchEncoder(0).encode_columns([b"v" * 9000], timestamp_ms=7)
+    for more in (0, 1, TERMINATOR_BYTES, TERMINATOR_BYTES + 1):
+        segment_bytes = len(batch) + more
+        files = PartitionFiles(tmp_path / str(more), WRITTEN | {"segment.bytes": segment_bytes})
+        log = files.open()
+        log.append_batch(batch)
+        assert files.path(0).stat().st_size == segment_bytes
+        assert log.verify() == []
+        files.close(clean=False)
