@@ -245,6 +245,9 @@ cdef Status segment_cut(
         return io_fault(out, error, "a segment file could not be cut")
     segment.used_bytes = bytes
     segment.reserved_bytes = bytes
+    # What is appended from here on may have the offsets of what went, and stand elsewhere.
+    segment.journaled_offset = segment.base_offset
+    segment.journaled_bytes = 0
     return STATUS_OK
 
 
