@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import logging
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from commit_journals import LARGE, journal_of, with_journal
@@ -114,6 +113,35 @@ def cut_after_the_decision(path, before):
         cut(path, where, before[where])
 
 
+def cut_short(path, before):
+    """The same, but one log lost the last batch of the transaction."""
+    cut_after_the_decision(path, before)
+    cut(path, B, batch_ends(path, B)[-2])
+
+
+def assert_it_was_aborted(at):
+    """Only the transaction before it counts, in both logs; the store is closed."""
+    for place in ("a-0", "b-1"):
+        assert at.committed(place) == [b"x"]
+    assert at.store.verify() == []
+    at.store.close()
+
+
+@contextlib.contextmanager
+def unopenable(where):
+    """In a block: no process opens that partition for a transaction."""
+    find = OpenedPartitions.find_for_transaction
+
+    def fails(partitions, asked):
+        if asked == where:
+            raise StoreFailedError("the disk")
+        return find(partitions, asked)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(OpenedPartitions, "find_for_transaction", fails)
+        yield
+
+
 def test_a_commit_is_one_record_and_names_where_its_logs_end(path):
     at = opened(path, **LARGE)
     begun = at.end(at.begun("a-0", "b-1"))
@@ -190,8 +218,7 @@ def test_a_decision_without_all_its_data_is_an_abort(path, decided, caplog, lost
 def test_the_abort_is_synced_whatever_the_durability(path, decided):
     """Else what is appended next would pass for the lost data, with the next recovery."""
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
     at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
     assert names_of(at.store)[-2:] == [("PrepareAbort", None), ("CompleteAbort", None)]
     state = parts_of(at.store).files.state_log.partition_of(ID)
@@ -203,17 +230,13 @@ def test_the_abort_is_synced_whatever_the_durability(path, decided):
 def test_what_was_revoked_stays_so_after_another_power_cut(path, decided):
     """Both decisions are read again, and the markers are written again, as aborts."""
     before, _ = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
     at = opened(path)
     end_of_life(at.store)
     for where in (A, B):  # The markers that nobody had synced.
         cut(path, where, min(before[where], batch_ends(path, where)[-1]))
     at = opened(path)
-    for place in ("a-0", "b-1"):
-        assert at.committed(place) == [b"x"]
-    assert at.store.verify() == []
-    at.store.close()
+    assert_it_was_aborted(at)
 
 
 def test_a_topic_that_is_gone_or_another_counts_as_reached(path, decided):
@@ -237,19 +260,10 @@ def test_a_topic_that_is_gone_or_another_counts_as_reached(path, decided):
     at.store.close()
 
 
-def test_a_log_that_cannot_be_opened_waits_for_the_next_opening(path, decided, monkeypatch):
+def test_a_log_that_cannot_be_opened_waits_for_the_next_opening(path, decided):
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
-    find = OpenedPartitions.find_for_transaction
-
-    def fails(partitions, where):
-        if where == B:
-            raise StoreFailedError("the disk")
-        return find(partitions, where)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(OpenedPartitions, "find_for_transaction", fails)
+    cut_short(path, before)
+    with unopenable(B):
         at = opened(path)
     # The disk works again: but what is appended now would look like the data that was lost.
     with pytest.raises(StoreError, match="judge a commit"):
@@ -307,42 +321,23 @@ def test_who_joins_opens_what_a_live_commit_names(path):
     at.store.close()
 
 
-def unopenable(where):
-    """In a block: no process opens that partition for a transaction."""
-    find = OpenedPartitions.find_for_transaction
-
-    def fails(partitions, asked):
-        if asked == where:
-            raise StoreFailedError("the disk")
-        return find(partitions, asked)
-
-    patched = pytest.MonkeyPatch()
-    patched.setattr(OpenedPartitions, "find_for_transaction", fails)
-    return contextlib.closing(SimpleNamespace(close=patched.undo))
-
-
 def test_no_durability_has_markers_before_all_that_is_named_is_there(path, decided):
     """Else the next opening makes an abort of what one partition shows as committed."""
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
     with unopenable(B):
         at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
     assert at.committed("a-0") == [b"x"]
     assert names_of(at.store) == kept[:-1]
     at.store.close()
     at = CoordinatedStore(eoslog.open(path, durability="process", config=QUIET))
-    for place in ("a-0", "b-1"):
-        assert at.committed(place) == [b"x"]
-    assert at.store.verify() == []
-    at.store.close()
+    assert_it_was_aborted(at)
 
 
 def test_a_decision_that_is_not_taken_up_waits_for_the_next_opening(path, decided):
     """As where a log cannot be opened: nothing may come behind the data, which may be short."""
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
 
     def has_no_room(entries):
         raise StoreFullError("no room to note the durability")
@@ -357,16 +352,12 @@ def test_a_decision_that_is_not_taken_up_waits_for_the_next_opening(path, decide
     assert names_of(at.store) == kept[:-1]
     at.store.close()
     at = opened(path)
-    for place in ("a-0", "b-1"):
-        assert at.committed(place) == [b"x"]
-    assert at.store.verify() == []
-    at.store.close()
+    assert_it_was_aborted(at)
 
 
 def test_who_joins_opens_no_log_that_could_not_be_judged(path, decided):
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
     with unopenable(B):
         at = opened(path)
 
@@ -403,8 +394,7 @@ def test_a_decision_that_names_more_than_there_is_waits(path, durability):
 def test_a_copy_of_a_decision_waits_as_it_does(path, decided):
     """The compaction copies what waits for long: the older record decides nothing either."""
     before, kept = decided
-    cut_after_the_decision(path, before)
-    cut(path, B, batch_ends(path, B)[-2])
+    cut_short(path, before)
     with unopenable(B):
         at = opened(path)
         state = parts_of(at.store).files.state_log.partition_of(ID)
@@ -416,7 +406,4 @@ def test_a_copy_of_a_decision_waits_as_it_does(path, decided):
     assert names_of(at.store) == [*kept[:-1], kept[-2]]
     at.store.close()
     at = opened(path)
-    for place in ("a-0", "b-1"):
-        assert at.committed(place) == [b"x"]
-    assert at.store.verify() == []
-    at.store.close()
+    assert_it_was_aborted(at)
