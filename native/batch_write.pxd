@@ -10,6 +10,5 @@ cdef int64_t batch_write_columns(
     const BatchIdentity* identity, int64_t max_timestamp, bint synced_soon,
 ) noexcept nogil
 cdef int64_t batch_write_whole(
-    Segment* segment, const uint8_t* header, const uint8_t* batch, int64_t batch_bytes,
-    bint synced_soon,
+    Segment* segment, const uint8_t* header, const uint8_t* batch, int64_t batch_bytes
 ) noexcept nogil

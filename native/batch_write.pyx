@@ -67,8 +67,6 @@ cdef int64_t batch_write_columns(
         batch_header_finish(header, header, batch_bytes, pieces.crc)
         error = write_end(segment, pieces.buffer, pieces.used, pieces.position_bytes, header)
     free(pieces.buffer)
-    if error == 0 and synced_soon:
-        segment_begin_sync(segment, segment.used_bytes + batch_bytes)
     return batch_bytes if error == 0 else 0
 
 
@@ -123,8 +121,7 @@ cdef int grow(Pieces* pieces, int64_t bytes) noexcept nogil:
 
 
 cdef int64_t batch_write_whole(
-    Segment* segment, const uint8_t* header, const uint8_t* batch, int64_t batch_bytes,
-    bint synced_soon,
+    Segment* segment, const uint8_t* header, const uint8_t* batch, int64_t batch_bytes
 ) noexcept nogil:
     """Write a batch that is encoded already, with another header, behind the segment's last one;
     the header goes last. Its size in bytes; 0: it failed.
@@ -132,8 +129,6 @@ cdef int64_t batch_write_whole(
     if write_end(segment, batch + BATCH_HEADER_BYTES, batch_bytes - BATCH_HEADER_BYTES,
                  segment.used_bytes + BATCH_HEADER_BYTES, header) != 0:
         return 0
-    if synced_soon:
-        segment_begin_sync(segment, segment.used_bytes + batch_bytes)
     return batch_bytes
 
 

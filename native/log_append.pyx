@@ -31,7 +31,9 @@ from eoslog.native.record_batch cimport (
     batch_check, batch_header_load, batch_terminate, check_uncompressed, cursor_next, cursor_open,
     sequence_add,
 )
-from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
+from eoslog.native.segment cimport (
+    Segment, segment_begin_sync, segment_note_batch, segment_reserve,
+)
 from eoslog.native.segment_pages cimport segment_pages_written
 from eoslog.native.sequence_window cimport (
     NO_SEQUENCE, OFFSETS_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept,
@@ -221,15 +223,20 @@ cdef int64_t write_batch(
     """Write a batch by calls; its bytes, 0 if that failed. A transaction's is synced at its end."""
     cdef uint8_t header[BATCH_HEADER_BYTES]
     cdef BatchIdentity identity
+    cdef Segment* active = log_active(log)
     cdef bint synced_soon = incoming.attributes & ATTRIBUTE_TRANSACTIONAL
+    cdef int64_t batch_bytes
     if incoming.columns == NULL:
         fill_header(log, incoming, header)
-        return batch_write_whole(
-            log_active(log), header, incoming.bytes, incoming.batch_bytes, synced_soon)
-    identify(log, incoming, stamp, &identity)
-    return batch_write_columns(
-        log_active(log), incoming.columns, incoming.first, incoming.record_count, &identity,
-        incoming.max_timestamp, synced_soon)
+        batch_bytes = batch_write_whole(active, header, incoming.bytes, incoming.batch_bytes)
+    else:
+        identify(log, incoming, stamp, &identity)
+        batch_bytes = batch_write_columns(
+            active, incoming.columns, incoming.first, incoming.record_count, &identity,
+            incoming.max_timestamp, synced_soon)
+    if batch_bytes > 0 and synced_soon:
+        segment_begin_sync(active, active.used_bytes + batch_bytes)
+    return batch_bytes
 
 
 cdef inline void identify(

@@ -22,14 +22,13 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_SPACE, STATUS_OK, fault
 
-cdef enum:
-    SYNCED_BYTES = 4 << 20
-
-
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
     int access(const char* path, int mode) noexcept
     int F_OK
+
+cdef enum:
+    SYNCED_BYTES = 4 << 20           # Of a file of zeros, at a time.
 
 
 cdef void slot_path(
