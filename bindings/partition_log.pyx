@@ -295,15 +295,17 @@ cdef class PartitionLog(LogTransactions):
                 return make_result(&outcome)
             self._before_repeat(status, &fault)
 
-    def sync_up_to(self, Py_ssize_t offset):
-        """Sync everything below `offset`; threads that wait here share one sync."""
+    def sync_up_to(self, Py_ssize_t offset, bint in_pieces=False):
+        """Sync everything below `offset`; threads that wait here share one sync. `in_pieces`: what
+        others write to the disk meanwhile waits less for it, and the caller longer.
+        """
         cdef Fault fault
         cdef Status status
         self._check_open()
         while True:
             self._fault_init(&fault)
             with nogil:
-                status = log_sync_up_to(&self._log, offset, &fault)
+                status = log_sync_up_to(&self._log, offset, in_pieces, &fault)
             if status == STATUS_OK:
                 return
             self._before_repeat(status, &fault)

@@ -7,12 +7,12 @@ made again, the log has failed. Appends go on meanwhile.
 """
 from libc.stdint cimport int32_t, uint32_t
 
-from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
 )
-from eoslog.native.file_space cimport eos_begin_writeback
+from eoslog.native.file_space cimport eos_begin_writeback, eos_write_back
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
@@ -29,6 +29,7 @@ from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
 
 cdef enum:
     TURN_LOOKS_MAX = 20              # Of 50 ms each: a process with a longer turn to sync hangs.
+    PIECE_BYTES = 128 << 10          # The disk takes it in a few hundred microseconds.
 
 cdef enum Turn:
     TURN_AWAITED
@@ -55,16 +56,43 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     return status
 
 
-cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+cdef Status log_sync_up_to(
+    PartitionLog* log, int64_t offset, bint in_pieces, Fault* out
+) noexcept nogil:
     """Sync everything below `offset`; those who call it together, in whatever process, share a
-    sync or two.
+    sync or two. `in_pieces`: so that what others write to the disk meanwhile waits for a piece of
+    it, and not for all.
     """
+    cdef int error = 0
+    if in_pieces and log_failure(log) == 0 and is_wanted(log, offset, False):
+        error = write_back(log)
+    if error != 0:
+        return sync_failed(log, error, out)
     return sync_until(log, offset, False, out)
 
 
 cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
     """Sync everything below `offset` that journals do not hold either."""
     return sync_until(log, offset, True, out)
+
+
+cdef int write_back(PartitionLog* log) noexcept nogil:
+    """Have the disk take the segment that was appended to, piece by piece; 0 or an errno."""
+    cdef Segment* opened = hold_opened(log)
+    cdef int64_t position, used_bytes
+    cdef int error = 0
+    if opened == NULL:
+        return 0
+    position = load_acquire_64(&opened.taken_bytes)
+    used_bytes = load_acquire_64(&opened.used_bytes)
+    while position < used_bytes and error == 0:
+        error = eos_write_back(opened.fd, position, PIECE_BYTES)
+        position += PIECE_BYTES
+    if error == 0:
+        # The last piece was not whole.
+        store_release_64(&opened.taken_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
+    log_release(log, opened)
+    return error
 
 
 cdef void log_begin_sync(PartitionLog* log, int64_t bytes_min) noexcept nogil:
@@ -203,14 +231,16 @@ cdef Status log_sync_segments(
     if error == 0 and log.directory_unsynced:
         log.directory_unsynced = False
         error = log_sync_directory(log)
-    if error != 0:
-        log_fail(log, error)
-        out.os_errno = error
-        # Whatever the errno: what was appended may be on the disk or not.
-        if error == ENOENT or error == ENODATA:
-            return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
-        return fault(out, STATUS_FAILED, "a sync failed", 0, error)
-    return STATUS_OK
+    return STATUS_OK if error == 0 else sync_failed(log, error, out)
+
+
+cdef Status sync_failed(PartitionLog* log, int error, Fault* out) noexcept nogil:
+    """Whatever the errno: what was appended may be on the disk or not."""
+    log_fail(log, error)
+    out.os_errno = error
+    if error == ENOENT or error == ENODATA:
+        return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
+    return fault(out, STATUS_FAILED, "a sync failed", 0, error)
 
 
 cdef Segment* next_unsynced(

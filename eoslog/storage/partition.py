@@ -452,14 +452,16 @@ class Partition:
         """
         self._log.make_durable(offset)
 
-    def sync_up_to(self, offset: int) -> None:
+    def sync_up_to(self, offset: int, *, in_pieces: bool = False) -> None:
         """Sync the files of everything below `offset`; threads that wait here share one sync.
 
-        Raises StoreFailedError if the disk refuses; nothing more is appended then.
+        `in_pieces` is for a thread in the background: what others write to the disk meanwhile, such
+        as commits, waits less for it. Raises StoreFailedError if the disk refuses; nothing more is
+        appended then.
         """
         # Without index entries: they cost two more syncs, and only recovery is the faster for them.
         # The checkpointer writes them.
-        self._log.sync_up_to(offset)
+        self._log.sync_up_to(offset, in_pieces)
 
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""

@@ -200,7 +200,7 @@ class ProcessJournal:
         for half in self.journal.full_halves():
             for log in self.journal.logs_of(half):
                 try:
-                    log.sync_up_to(log.journaled_end(half))
+                    log.sync_up_to(log.journaled_end(half), in_pieces=True)
                 except LogClosedError:
                     continue  # It left the half, or its topic was deleted.
                 except EoslogError as error:

@@ -31,4 +31,19 @@ static inline void eos_begin_writeback(int fd, int64_t position_bytes, int64_t b
 #endif
 }
 
+/* Wait until the disk has taken a range; it may still be in the disk's own cache. 0 or an errno: a
+   write that failed is told here or by the sync that follows, not by both. Where there is no such
+   call, the sync does it all. */
+static inline int eos_write_back(int fd, int64_t position_bytes, int64_t bytes) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    unsigned int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(fd, (off_t)position_bytes, (off_t)bytes, flags) == 0)
+        return 0;
+    return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? 0 : errno;
+#else
+    (void)fd, (void)position_bytes, (void)bytes;
+    return 0;
+#endif
+}
+
 #endif

@@ -195,6 +195,12 @@ int fdatasync(int fd) {
     return sync_fails(fd) ? -1 : real(fd);
 }
 
+/* Begun alone it says nothing of a failure. */
+int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned int flags) {
+    REAL(sync_file_range);
+    return flags & SYNC_FILE_RANGE_WAIT_AFTER && sync_fails(fd) ? -1 : real(fd, at, bytes, flags);
+}
+
 int syncfs(int fd) {
     REAL(syncfs);
     return sync_fails(fd) ? -1 : real(fd);

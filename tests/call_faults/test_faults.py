@@ -6,6 +6,7 @@ A few of all faults here, spread evenly; a soak has many.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
@@ -77,25 +78,49 @@ def test_a_sync_that_fails_leaves_what_was_appended_unknown_whatever_the_errno(t
 
 
 def fail_syncs(root: Path) -> None:
-    for error in (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.ENOENT):
-        files = PartitionFiles(root / str(error))
+    errors = (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.ENOENT)
+    for error, in_pieces in itertools.product(errors, (False, True)):
+        files = PartitionFiles(root / f"{error}-{in_pieces}")
         log = files.open()
         log.append_batch(codec.simple_batch([b"first"]))
         failing_calls.arm(files.directory, "sync", 1, error, again=False)
         try:
-            log.sync_up_to(log.log_end_offset)
+            log.sync_up_to(log.log_end_offset, in_pieces)
         except EoslogError as refused:
             print(refused.outcome)
-        failing_calls.disarm()
+        assert failing_calls.disarm()[1:] == (1, None), "it failed, and was not made again"
         try:
             log.append_batch(codec.simple_batch([b"second"]))
         except EoslogError as refused:
             print(refused.outcome)
 
 
+def test_a_sync_in_pieces_has_the_disk_take_each_once_and_ends_with_a_sync(tmp_path):
+    library = failing_calls.build_library(tmp_path)
+    said = run("call_faults.test_faults", tmp_path / "log", "pieces", library=library)
+    # Three pieces; then the last of these, which was not whole, and one more.
+    assert said.split() == ["4", "3", "0"]
+
+
+def sync_in_pieces(root: Path) -> None:
+    files = PartitionFiles(root)
+    log = files.open()
+    log.append_batch(codec.simple_batch([b"first"]))
+    log.flush()  # The name too.
+    for count in (3, 1, 0):
+        for _ in range(count):
+            log.append_batch(codec.simple_batch([bytes(100_000)]))
+        failing_calls.arm(files.directory, "sync", 10**9, errno.EIO, again=False)
+        log.sync_up_to(log.log_end_offset, True)
+        assert log.recovery_point == log.log_end_offset
+        print(failing_calls.disarm()[0])
+
+
 def main(root: str, kind: str) -> None:
     if kind == "sync":
         fail_syncs(Path(root))
+    elif kind == "pieces":
+        sync_in_pieces(Path(root))
     else:
         fail_a_roll(root, kind)
 
