@@ -556,11 +556,8 @@ class TransactionRecovery:
         return self._coordinator.had_others
 
     def _sync(self, partition: Partition) -> None:
-        try:
-            if partition.failed or partition.recovery_point < partition.log_end_offset:
-                partition.flush()
-        except LogClosedError:
-            pass  # Its topic was deleted.
+        with suppress(LogClosedError):  # Its topic was deleted.
+            partition.sync_up_to(partition.log_end_offset, in_pieces=True)
 
     def safe_offset(self, number: int) -> int:
         """Return the offset of a state partition below which all decisions have their markers

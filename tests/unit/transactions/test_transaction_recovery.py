@@ -281,7 +281,8 @@ def test_a_partition_that_cannot_be_synced_holds_all_decisions_back(open_store, 
     at.end(at.begun("a-0", "b-0"))
     before = recovery_point_of_state(at)
     with monkeypatch.context() as patch:
-        patch.setattr(at.partition("b-0"), "flush", fail)
+        for sync in ("flush", "sync_up_to"):
+            patch.setattr(at.partition("b-0"), sync, fail)
         parts_of(at.store).checkpointer._write_checkpoints()
     assert recovery_point_of_state(at) == before
     at.store.flush()
@@ -666,7 +667,7 @@ def test_rotated_ids_are_kept_for_later_if_a_sync_fails(open_store, monkeypatch)
     at.end(at.begun("a-0"))
     recovery = parts_of(at.store).files.transaction_recovery
     with monkeypatch.context() as patch:
-        patch.setattr(at.partition("a-0"), "flush", fail)
+        patch.setattr(at.partition("a-0"), "sync_up_to", fail)
         with pytest.raises(StoreFullError):
             recovery.advance()
     assert at.partition("a-0").producer(7) is not None
