@@ -354,22 +354,22 @@ class HeldPartitions:
         return partition
 
     def sync(self) -> None:
-        """Sync all partitions at once: their syncs share those of the disk."""
+        """Make all partitions durable at once: they share the syncs, and the journal's writes."""
         waiting = []
         for where, partition in list(self._held.items()):
             with self._deletions_passed_over(where):
-                if partition.recovery_point < partition.log_end_offset:
+                if partition.log.durable_offset < partition.log_end_offset:
                     waiting.append(where)
                 else:
                     self.sync_partition(where)  # Raises if a sync failed before.
         run_together([partial(self.sync_partition, where) for where in waiting])
 
     def sync_partition(self, where: TopicPartition) -> None:
-        """Sync a partition, unless its topic was deleted."""
+        """Make a partition durable, unless its topic was deleted."""
         partition = self._held.get(where)
         if partition is not None:
             with self._deletions_passed_over(where):
-                partition.sync_up_to(partition.log_end_offset)
+                partition.make_durable(partition.log_end_offset)
 
     @contextmanager
     def _deletions_passed_over(self, where: TopicPartition) -> Iterator[None]:

@@ -642,8 +642,8 @@ FULL = StoreFullError("no space")
     ("owner", "name", "after"),
     [
         (CompactedLog, "append", 0),
-        (Partition, "sync_up_to", 0),
-        (Partition, "sync_up_to", PARTITIONS - 1),
+        (Partition, "make_durable", 0),
+        (Partition, "make_durable", PARTITIONS - 1),
         (staged_job, "write_atomically", 0),
     ],
 )

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Partition, "adopt"), (Partition, "sync_up_to"), (GroupOffsets, "ensure_group")],
+    [(Partition, "adopt"), (Partition, "make_durable"), (GroupOffsets, "ensure_group")],
 )
 def test_want_of_memory_after_the_decision_loses_nothing(store, monkeypatch, owner, name):
     """A limit on the address space leaves no room to map a segment, say."""

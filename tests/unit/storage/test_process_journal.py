@@ -14,8 +14,10 @@ from crash.transaction_trace import end_of_life
 from partition_files import all_records
 
 import eoslog
+from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.errors import InvalidConfigError, StoreFailedError
 from eoslog.fs.file_system import Mount
+from eoslog.fs.identity_files import id_bytes
 from eoslog.storage import process_journal
 from eoslog.storage.journal_replay import halves_of, journal_files, ranges_of
 from eoslog.storage.process_journal import HALF_BYTES_MIN, ProcessJournal
@@ -54,6 +56,41 @@ def test_an_append_is_one_record_of_the_journal_and_no_sync(store):
     assert log.recovery_point == 1
     assert after["records"] - before["records"] == 5
     assert after["bytes"] - before["bytes"] == 5 * 4096
+
+
+def test_a_small_staged_job_is_durable_by_the_journal(store):
+    producer = store.producer(transactional_id="job", staged=True)
+    producer.init_transactions()
+    logs = [store.partition("t", number).log for number in range(3)]
+    syncs = [log.sync_count for log in logs]
+    for number in range(3):
+        store.producer().append("t", number, [b"before"])
+    with producer.transaction():
+        for number in range(3):
+            producer.append("t", number, [b"job"])
+    assert [log.sync_count for log in logs] == syncs
+    for number, log in enumerate(logs):
+        assert log.durable_offset == log.log_end_offset == 3
+        assert values_of(store, number) == [b"first", b"before", b"job"]
+
+
+def test_that_a_transaction_is_prepared_is_written_after_its_data(store):
+    """It is never taken back, and so does not name where the logs end."""
+    producer = store.producer(transactional_id="prepares")
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(3):
+        producer.send("t", b"x", partition=number)
+    before = journal_of(store).journal.counts["records"]
+    producer.prepare_transaction()
+    assert journal_of(store).journal.counts["records"] == before + 2
+    half = next(halves_of(journal_of(store).path))
+    topic_id = id_bytes(store.topics()["t"].topic_id)
+    assert [one.topic_id == topic_id for one in half.ranges[-4:]] == [True, True, True, False]
+    assert [one.end_offset for one in half.ranges[-4:-1]] == [2, 2, 2]
+    state = parts_of(store).files.state_log.partition_of("prepares")
+    fields = decode_transaction_value(all_records(state)[-1].value)
+    assert fields["prepared"] and fields["ends"] is None
 
 
 def test_a_record_begins_where_the_log_was_durable(tmp_path):
