@@ -316,40 +316,53 @@ cdef Status transaction_append(
 
 cdef Status transaction_sync_parts(Transaction* txn, Fault* out) noexcept nogil:
     """Make durable what the transaction wrote to its partitions."""
-    cdef DurableWish one
-    cdef DurableWish* wishes = &one
-    cdef Status status
-    cdef int32_t index
+    return make_parts_durable(txn, 0, out)
+
+
+cdef Status make_parts_durable(Transaction* txn, int64_t state_end, Fault* out) noexcept nogil:
+    """Make durable what the transaction wrote to its partitions, together with the state log up to
+    `state_end`, if that is above 0. After an error `failed_part` is where it could not be.
+    """
+    cdef TransactionPart* part
+    cdef DurableWish* wishes = <DurableWish*>malloc(
+        <size_t>(txn.part_count + 1) * (sizeof(DurableWish) + sizeof(int32_t)))
+    cdef int32_t* parts
+    cdef Status status = STATUS_OK
     cdef int32_t count = 0
     cdef int32_t failed = 0
-    one.log = NULL
-    one.offset = 0
-    if txn.part_count > 1:
-        wishes = <DurableWish*>malloc(<size_t>txn.part_count * sizeof(DurableWish))
-        if wishes == NULL:
-            return fault(out, STATUS_NO_MEMORY, "no memory for the partitions", 0, 0)
-    for index in range(txn.part_count):
-        if txn.parts[index].end_offset > 0:
-            wishes[count].log = txn.parts[index].log
-            wishes[count].offset = txn.parts[index].end_offset
-            count += 1
-    status = make_durable(<CommitJournal*>txn.state_log.journal, wishes, count, &failed, out)
-    if status != STATUS_OK:
-        txn.failed_part = part_of_wish(txn, failed)
-    if wishes != &one:
-        free(wishes)
-    return status
-
-
-cdef int32_t part_of_wish(const Transaction* txn, int32_t wish) noexcept nogil:
-    """The index of the part that is the wish of that number."""
     cdef int32_t index
+    txn.failed_part = FAILED_STATE_LOG
+    if wishes == NULL:
+        return fault(out, STATUS_NO_MEMORY, "no memory for the partitions", 0, 0)
+    parts = <int32_t*>(wishes + txn.part_count + 1)
     for index in range(txn.part_count):
-        if txn.parts[index].end_offset > 0:
-            if wish == 0:
-                return index
-            wish -= 1
-    return FAILED_STATE_LOG
+        part = &txn.parts[index]
+        if part.end_offset <= 0 or (txn.state.named and is_gone(part)):
+            continue
+        if part.log == NULL and status == STATUS_OK:
+            txn.failed_part = index
+            status = fault(out, STATUS_CLOSED, "the partition is not open", 0, 0)
+        wishes[count].log = part.log
+        wishes[count].offset = part.end_offset
+        parts[count] = index
+        count += 1
+    if state_end > 0:
+        wishes[count].log = txn.state_log
+        wishes[count].offset = state_end
+        parts[count] = FAILED_STATE_LOG
+        count += 1
+    if status == STATUS_OK and count > 0:
+        status = make_durable(<CommitJournal*>txn.state_log.journal, wishes, count, &failed, out)
+        for index in range(count):
+            if status == STATUS_OK and (
+                    control_durable(wishes[index].log.page) < wishes[index].offset):
+                failed = index
+                status = fault(out, STATUS_FAILED, "the log ends below what a decision names",
+                               wishes[index].offset, control_durable(wishes[index].log.page))
+        if status != STATUS_OK:
+            txn.failed_part = parts[failed]
+    free(wishes)
+    return status
 
 
 cdef Status make_state_durable(Transaction* txn, int64_t offset, Fault* out) noexcept nogil:
@@ -427,56 +440,16 @@ cdef Status make_decision_durable(Transaction* txn, Fault* out) noexcept nogil:
     if not (txn.durable or txn.state.named) or txn.durable_prepare == txn.prepare_offset:
         return STATUS_OK
     if txn.state.named:
-        status = make_named_durable(txn, out)
+        status = make_parts_durable(txn, txn.prepare_offset + 1, out)
         while status == STATUS_CLOSED and txn.failed_part >= 0 and (
                 is_gone(&txn.parts[txn.failed_part])):
-            status = make_named_durable(txn, out)  # Its topic was deleted meanwhile.
+            # Its topic was deleted meanwhile.
+            status = make_parts_durable(txn, txn.prepare_offset + 1, out)
     else:
         txn.failed_part = FAILED_STATE_LOG
         status = make_state_durable(txn, txn.prepare_offset + 1, out)
     if status == STATUS_OK:
         txn.durable_prepare = txn.prepare_offset
-    return status
-
-
-cdef Status make_named_durable(Transaction* txn, Fault* out) noexcept nogil:
-    cdef TransactionPart* part
-    cdef DurableWish* wishes = <DurableWish*>malloc(
-        <size_t>(txn.part_count + 1) * (sizeof(DurableWish) + sizeof(int32_t)))
-    cdef int32_t* parts
-    cdef Status status = STATUS_OK
-    cdef int32_t count = 0
-    cdef int32_t failed = 0
-    cdef int32_t index
-    txn.failed_part = FAILED_STATE_LOG
-    if wishes == NULL:
-        return fault(out, STATUS_NO_MEMORY, "no memory for the partitions", 0, 0)
-    parts = <int32_t*>(wishes + txn.part_count + 1)
-    for index in range(txn.part_count):
-        part = &txn.parts[index]
-        if part.end_offset <= 0 or is_gone(part):
-            continue
-        if part.log == NULL and status == STATUS_OK:
-            txn.failed_part = index
-            status = fault(out, STATUS_CLOSED, "the partition is not open", 0, 0)
-        wishes[count].log = part.log
-        wishes[count].offset = part.end_offset
-        parts[count] = index
-        count += 1
-    wishes[count].log = txn.state_log
-    wishes[count].offset = txn.prepare_offset + 1
-    parts[count] = FAILED_STATE_LOG
-    count += 1
-    if status == STATUS_OK:
-        status = make_durable(<CommitJournal*>txn.state_log.journal, wishes, count, &failed, out)
-        for index in range(count):
-            if status == STATUS_OK and (
-                    control_durable(wishes[index].log.page) < wishes[index].offset):
-                failed = index
-                status = fault(out, STATUS_FAILED, "the log ends below what a decision names",
-                               wishes[index].offset, control_durable(wishes[index].log.page))
-        txn.failed_part = parts[failed]
-    free(wishes)
     return status
 
 
