@@ -11,7 +11,8 @@ cdef class LogReader(OpenedLog):
         self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
         FetchSizes* sizes, object into, Fault* fault) except *
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
-    cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count)
+    cdef list _records(
+        self, ReadRange* found, int64_t offset, int64_t record_count, bytes prefix, dict newest)
     cdef tuple _fetch(
         self, int64_t offset, int64_t max_records, int64_t max_bytes, int64_t bound,
-        bint committed)
+        bint committed, bytes prefix, dict newest)

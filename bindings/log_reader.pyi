@@ -12,6 +12,10 @@ class Holes(NamedTuple):
     offset_count: int
     below: int
 
+class KeyedRecords(NamedTuple):
+    newest: dict[bytes, tuple[bytes | None, int]]
+    others: list[tuple[bytes, bytes | None, int]]
+
 @final
 class Columns:
     @property
@@ -63,6 +67,9 @@ class LogReader(OpenedLog):
         upper_bound: int = -1,
         committed: bool = False,
     ) -> tuple[list[Record], int]: ...
+    def fetch_newest(
+        self, prefix: bytes, offset: int, max_bytes: int, upper_bound: int
+    ) -> tuple[KeyedRecords, int]: ...
     def fetch_next(
         self, offset: int, max_records: int, max_bytes: int, committed: bool
     ) -> tuple[list[Record], int, int]: ...

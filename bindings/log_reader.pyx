@@ -11,9 +11,10 @@ import numpy
 from eoslog import errors
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
 
 from eoslog.bindings.record_batch cimport make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
@@ -37,6 +38,13 @@ class Holes(NamedTuple):
     below: int                               # None is missing from here on.
 
 
+class KeyedRecords(NamedTuple):
+    """Records of one fetch for one who wants the newest of some keys."""
+
+    newest: dict                             # By key: (value, offset).
+    others: list                             # Of (key, value, offset), in order.
+
+
 @cython.final
 cdef class Columns:
     """Records of one fetch as columns, copied out of the log."""
@@ -52,6 +60,26 @@ cdef class Columns:
     cdef readonly object value_offsets
     cdef readonly object value_validity
     cdef readonly object headers             # per record a tuple of (str, bytes | None), or None
+
+
+cdef int note_record(
+    const NativeRecord* native, bytes prefix, dict newest, list others
+) except -1:
+    """Put a record where fetch_newest has it."""
+    cdef Py_ssize_t prefix_bytes = PyBytes_GET_SIZE(prefix)
+    cdef bytes key
+    cdef bytes value = None
+    if native.key_bytes < 0:
+        return 0
+    key = PyBytes_FromStringAndSize(<const char*>native.key, native.key_bytes)
+    if native.value_bytes >= 0:
+        value = PyBytes_FromStringAndSize(<const char*>native.value, native.value_bytes)
+    if native.key_bytes >= prefix_bytes and (
+            memcmp(native.key, PyBytes_AS_STRING(prefix), <size_t>prefix_bytes) == 0):
+        newest[key] = (value, native.offset)
+    else:
+        others.append((key, value, native.offset))
+    return 0
 
 
 cdef class LogReader(OpenedLog):
@@ -186,13 +214,18 @@ cdef class LogReader(OpenedLog):
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count):
         """Headers of the records that fetch_decode took; only where some record has any."""
         cdef list headers = []
-        for record in self._records(found, offset, record_count):
+        for record in self._records(found, offset, record_count, None, None):
             headers.append(record.headers)
         return headers
 
-    cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count):
-        """Records of a range that was verified, from `offset` on."""
+    cdef list _records(
+        self, ReadRange* found, int64_t offset, int64_t record_count, bytes prefix, dict newest
+    ):
+        """Records of a range that was verified, from `offset` on; with `newest` as fetch_newest
+        gives them.
+        """
         cdef list records = []
+        cdef int64_t taken = 0
         cdef int64_t position = 0
         cdef BatchHeader header
         cdef RecordCursor cursor
@@ -201,7 +234,7 @@ cdef class LogReader(OpenedLog):
         cdef int32_t _index
         cdef int timestamp_type
         filter_rewind(&found.filter)
-        while position < found.data_bytes and len(records) < record_count:
+        while position < found.data_bytes and taken < record_count:
             batch_header_load(found.data + position, &header)
             if filter_takes_out(&found.filter, &header):
                 position += header.batch_bytes
@@ -212,13 +245,18 @@ cdef class LogReader(OpenedLog):
             if not header.attributes & ATTRIBUTE_CONTROL:
                 cursor_open(&cursor, found.data + position, &header)
                 for _index in range(header.record_count):
-                    if len(records) == record_count:
+                    if taken == record_count:
                         break
                     if cursor_next(&cursor, &native, &fault) != STATUS_OK:
                         break
-                    if native.offset >= offset:
+                    if native.offset < offset:
+                        continue
+                    taken += 1
+                    if newest is None:
                         records.append(
                             make_record(&native, self.topic, self.partition, timestamp_type))
+                    else:
+                        note_record(&native, prefix, newest, records)
             position += header.batch_bytes
         return records
 
@@ -228,10 +266,24 @@ cdef class LogReader(OpenedLog):
         """Records from `offset` on as (list of Record, offset to go on from)."""
         self._check_open()
         return self._fetch(
-            offset, max_records, max_bytes, self._bound(upper_bound, committed), committed)
+            offset, max_records, max_bytes, self._bound(upper_bound, committed), committed,
+            None, None)
+
+    def fetch_newest(self, bytes prefix not None, Py_ssize_t offset, Py_ssize_t max_bytes,
+                     Py_ssize_t upper_bound):
+        """Records from `offset` on as (KeyedRecords, offset to go on from), checksums verified.
+
+        Of the keys that begin with `prefix` only the newest record is there; records without a key
+        are left out.
+        """
+        cdef dict newest = {}
+        self._check_open()
+        others, following = self._fetch(
+            offset, -1, max_bytes, self._bound(upper_bound, False), False, prefix, newest)
+        return KeyedRecords(newest, others), following
 
     cdef tuple _fetch(self, int64_t offset, int64_t max_records, int64_t max_bytes, int64_t bound,
-                      bint committed):
+                      bint committed, bytes prefix, dict newest):
         cdef ReadRange found
         cdef FetchSizes sizes
         cdef Fault fault
@@ -249,7 +301,8 @@ cdef class LogReader(OpenedLog):
                 status = fetch_measure(&found, offset, bound, max_records, &sizes, &fault)
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
-            return self._records(&found, offset, sizes.record_count), sizes.next_offset
+            records = self._records(&found, offset, sizes.record_count, prefix, newest)
+            return records, sizes.next_offset
         finally:
             read_close(&self._log, &found)
 
@@ -265,7 +318,7 @@ cdef class LogReader(OpenedLog):
         end = self._readable_end(committed)
         if offset == end:
             return [], offset, end
-        return self._fetch(offset, max_records, max_bytes, end, committed) + (end,)
+        return self._fetch(offset, max_records, max_bytes, end, committed, None, None) + (end,)
 
     def scan_headers(self, Py_ssize_t offset=0, Py_ssize_t upper_bound=-1):
         """Walk the batch headers from `offset` on: (batches, records, offset after the last)."""

@@ -59,7 +59,8 @@ def next_records(SharedPage page not None, LogReader log not None, int64_t posit
     page._check_counter(0)
     if sleep_for_more(page, logs, positions, committed, timeout_s) == NOBODY:
         return None
-    return log._fetch(position, max_records, max_bytes, log._readable_end(committed), committed)
+    return log._fetch(position, max_records, max_bytes, log._readable_end(committed), committed,
+                      None, None)
 
 
 cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint committed,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.log_reader import KeyedRecords
 from eoslog.bindings.partition_log import (
     AbortedTransaction,
     AppendResult,
@@ -520,6 +521,17 @@ class Partition:
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
         found = self._log.fetch_records(offset, max_records, max_bytes, end, committed)
+        self._check_beginning(offset)
+        return found
+
+    def fetch_newest(
+        self, prefix: bytes, offset: int, max_bytes: int, upper_bound: int
+    ) -> tuple[KeyedRecords, int]:
+        """Records from `offset` on, below a bound, for one who wants the newest of each key that
+        begins with `prefix`: these, all of the other keys, and the offset to go on from.
+        """
+        self._check_beginning(offset)
+        found = self._log.fetch_newest(prefix, offset, max_bytes, upper_bound)
         self._check_beginning(offset)
         return found
 

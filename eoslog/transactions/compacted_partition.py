@@ -7,12 +7,12 @@ have gone with it. What held of that is in the index, and in the log once more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy
 
-from eoslog.bindings.log_reader import Columns
+from eoslog.bindings.log_reader import Columns, KeyedRecords
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
@@ -24,16 +24,21 @@ from eoslog.transactions.state_key import (
     is_transaction_key,
     transactional_id_of,
     type_of,
+    type_prefix,
 )
 
 RECORD_VERSION = 1
 
 _RECORDS_PER_READ = 1000
 _READ_BYTES = 4 << 20
+_FOLLOWED_BYTES = 128 << 10  # Between two of these other threads have their turn.
+_TRANSACTIONS = type_prefix(TRANSACTION)
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
 _DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
 _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
+
+_Read = TypeVar("_Read")
 
 State = Mapping[str, Any]
 OnTransaction = Callable[[str, int], None]
@@ -128,24 +133,25 @@ class CompactedPartition:
     def _apply(self, offset: int, upper_bound: int, on_transaction: OnTransaction | None) -> None:
         next_producer_id = -1
         partition, newer = self.partition, self.newer
-        for record in records_from(partition, offset, upper_bound):
-            key, value = record.key, record.value
-            if key is None or len(key) < TYPE_BYTES:
-                continue
-            record_type = type_of(key)
-            if record_type == TRANSACTION and (key in newer or is_transaction_key(key)):
-                newer[key] = StateRecord(value, record.offset)
-                if on_transaction is not None:
-                    on_transaction(transactional_id_of(key), record.offset)
-            elif record_type >= PRODUCER_ID_BLOCK and value is not None:
-                state = _checked_state(value, partition, record.offset)
-                if record_type == PRODUCER_ID_BLOCK:
-                    next_producer_id = _next_block(
-                        state, next_producer_id, partition, record.offset
-                    )
-                newer[key] = StateRecord(value, record.offset)
+
+        def read(begin: int) -> tuple[KeyedRecords, int]:
+            return partition.fetch_newest(_TRANSACTIONS, begin, _FOLLOWED_BYTES, upper_bound)
+
+        for transactions, others in _reads(partition, offset, upper_bound, read):
+            for key, (value, at) in transactions.items():
+                if key in newer or is_transaction_key(key):
+                    newer[key] = StateRecord(value, at)
+                    if on_transaction is not None:
+                        on_transaction(transactional_id_of(key), at)
+            for key, value, at in others:
+                if len(key) < TYPE_BYTES or type_of(key) < PRODUCER_ID_BLOCK or value is None:
+                    continue
+                state = _checked_state(value, partition, at)
+                if type_of(key) == PRODUCER_ID_BLOCK:
+                    next_producer_id = _next_block(state, next_producer_id, partition, at)
+                newer[key] = StateRecord(value, at)
                 if key in self.read_at:
-                    self.read_at[key] = record.offset
+                    self.read_at[key] = at
 
 
 class WatchedKey:
@@ -177,17 +183,28 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
     """The records of a state partition, in [offset, upper_bound); from its log start offset on if
     another process compacts it meanwhile.
     """
+
+    def read(begin: int) -> tuple[list[Record], int]:
+        return partition.fetch_records(begin, _RECORDS_PER_READ, _READ_BYTES)
+
+    return chain.from_iterable(_reads(partition, offset, upper_bound, read))
+
+
+def _reads(
+    partition: Partition, offset: int, upper_bound: int, read: Callable[[int], tuple[_Read, int]]
+) -> Iterator[_Read]:
+    """What `read` finds from an offset on; it returns from where to go on."""
     offset = max(offset, partition.log_start_offset)
     while offset < upper_bound:
         try:
-            records, offset = partition.fetch_records(offset, _RECORDS_PER_READ, _READ_BYTES)
+            found, offset = read(offset)
         except OffsetOutOfRangeError:
             if offset >= partition.log_start_offset:
                 raise
             # Another process compacted it: what holds of that was written again at higher offsets.
             offset = partition.log_start_offset
             continue
-        yield from records
+        yield found
 
 
 def _columns_from(

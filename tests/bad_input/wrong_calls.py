@@ -286,6 +286,11 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
             | {"committed": True},
             0,
         ),
+        "fetch_newest": (
+            log.fetch_newest,
+            {"prefix": b"k", "offset": 0, "max_bytes": 100, "upper_bound": -1},
+            0,
+        ),
         "scan_headers": (log.scan_headers, {"offset": 0, "upper_bound": -1}, 0),
         "highest_leader_epoch": (log.highest_leader_epoch, {}, 0),
         "offset_for_timestamp": (
