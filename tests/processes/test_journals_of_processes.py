@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commit_journals import SMALL, journal_of, wait_until
 from processes import store_calls
-from processes.crew import BUSY, QUIET, Crew
+from processes.crew import BUSY, QUIET, Crew, Member
 from processes.lanes import TOPIC, Lanes, make_store, records_of, write_lane
 from processes.member_main import Hand
 from reference_model import batch_codec as codec
@@ -30,6 +30,20 @@ def wait_for_journal(hand: Hand) -> None:
 
 def journal_path(hand: Hand) -> str:
     return str(journal_of(hand.store).path)
+
+
+def join_with_journals(crew: Crew, *names: str) -> list[Member]:
+    members = [crew.join(name) for name in names]
+    for member in members:
+        member.call(wait_for_journal)
+    return members
+
+
+def leave_in_the_journal(member: Member) -> Path:
+    """A record that only the member's journal has on the disk; the journal."""
+    member.call(store_calls.append, TOPIC, ["first"])  # With a sync: the file is new.
+    member.call(store_calls.append, TOPIC, ["in the journal"])
+    return Path(member.call(journal_path))
 
 
 def counts(hand: Hand) -> dict[str, int]:
@@ -74,9 +88,8 @@ def test_all_die_and_the_power_goes(tmp_path, sizes, background):
     known, lost_bytes = Lanes(), 0
     with Crew(path, durability="always", config=background | sizes) as crew:
         for _ in range(3):
-            writers = [crew.join("writer") for _ in range(3)]
+            writers = join_with_journals(crew, "writer", "writer", "writer")
             for number, member in enumerate(writers):
-                member.call(wait_for_journal)
                 member.begin(write_lane, f"lane-{number}", number % PARTITIONS, named=True)
             for member in writers:
                 member.hear("ack")
@@ -99,12 +112,8 @@ def test_one_dies_and_another_syncs_what_it_left(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
     with Crew(path, durability="always", config=BUSY | LARGE) as crew:
-        ann, bob = crew.join("ann"), crew.join("bob")
-        for member in (ann, bob):
-            member.call(wait_for_journal)
-        ann.call(store_calls.append, TOPIC, ["first"])
-        ann.call(store_calls.append, TOPIC, ["in the journal"])
-        left = Path(ann.call(journal_path))
+        ann, bob = join_with_journals(crew, "ann", "bob")
+        left = leave_in_the_journal(ann)
         ann.kill()
         wait_until(lambda: not left.exists())
         assert bob.call(synced_up_to, 0) == [2, 2]
@@ -118,12 +127,8 @@ def test_what_one_left_is_retired_whoever_notices_its_death_first(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
     with Crew(path, durability="always", config=QUIET | LARGE) as crew:
-        ann, bob = crew.join("ann"), crew.join("bob")
-        for member in (ann, bob):
-            member.call(wait_for_journal)
-        ann.call(store_calls.append, TOPIC, ["first"])
-        ann.call(store_calls.append, TOPIC, ["in the journal"])
-        left = Path(ann.call(journal_path))
+        ann, bob = join_with_journals(crew, "ann", "bob")
+        left = leave_in_the_journal(ann)
         unfinished = left.with_name(left.name[:-1] + "g.tmp")
         unfinished.write_bytes(bytes(4096))  # It was about to have a larger one.
         bob.call(store_calls.stop_background)
@@ -141,9 +146,7 @@ def test_decisions_and_offsets_of_one_that_died_are_synced_too(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
     with Crew(path, durability="always", config=QUIET | LARGE) as crew:
-        ann, bob = crew.join("ann"), crew.join("bob")
-        for member in (ann, bob):
-            member.call(wait_for_journal)
+        ann, _ = join_with_journals(crew, "ann", "bob")
         ann.call(store_calls.init, "pays")
         for number in range(2):  # The first one makes the files, and syncs them.
             ann.call(commit_with_offsets, "pays", number)
@@ -174,9 +177,8 @@ def test_transactions_of_processes_that_die_with_the_power_are_whole(tmp_path, s
     lost_bytes = 0
     with Crew(path, durability="commit", config=BUSY | sizes) as crew:
         for life in range(3):
-            writers = [crew.join("writer") for _ in range(3)]
+            writers = join_with_journals(crew, "writer", "writer", "writer")
             for number, member in enumerate(writers):
-                member.call(wait_for_journal)
                 member.begin(commit_again_and_again, f"id-{number}", life * 100_000)
             for member in writers:
                 member.hear("ack")
@@ -222,9 +224,8 @@ def test_one_that_stands_still_keeps_its_journal(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
     with Crew(path, durability="always", config=QUIET | LARGE) as crew:
-        ann, bob = crew.join("ann"), crew.join("bob")
+        ann, bob = join_with_journals(crew, "ann", "bob")
         for member in (ann, bob):
-            member.call(wait_for_journal)
             member.call(store_calls.append, TOPIC, ["first"])
         ann.call(store_calls.append, TOPIC, ["in the journal"])
         left = Path(ann.call(journal_path))
@@ -258,9 +259,8 @@ def test_what_another_process_made_durable_needs_no_sync_here(tmp_path):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)
     with Crew(path, durability="commit", config=QUIET | LARGE) as crew:
-        ann, bob = crew.join("ann"), crew.join("bob")
+        ann, bob = join_with_journals(crew, "ann", "bob")
         for member in (ann, bob):
-            member.call(wait_for_journal)
             member.call(store_calls.append, TOPIC, ["first"], name=str(member.name))
             member.call(flush, str(member.name))
         ann.call(store_calls.append, TOPIC, ["of ann"], name=ann.name)
