@@ -63,11 +63,8 @@ cdef Status log_sync_up_to(
     sync or two. `in_pieces`: so that what others write to the disk meanwhile waits for a piece of
     it, and not for all.
     """
-    cdef int error = 0
-    if in_pieces and log_failure(log) == 0 and is_wanted(log, offset, False):
-        error = write_back(log)
-    if error != 0:
-        return sync_failed(log, error, out)
+    if in_pieces and is_wanted(log, offset, False):
+        write_back(log)
     return sync_until(log, offset, False, out)
 
 
@@ -76,23 +73,17 @@ cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noex
     return sync_until(log, offset, True, out)
 
 
-cdef int write_back(PartitionLog* log) noexcept nogil:
-    """Have the disk take the segment that was appended to, piece by piece; 0 or an errno."""
+cdef void write_back(PartitionLog* log) noexcept nogil:
+    """Have the disk take the segment that was appended to in pieces. Makes nothing durable."""
     cdef Segment* opened = hold_opened(log)
-    cdef int64_t position, used_bytes
-    cdef int error = 0
+    cdef int64_t used_bytes
     if opened == NULL:
-        return 0
-    position = load_acquire_64(&opened.taken_bytes)
+        return
     used_bytes = load_acquire_64(&opened.used_bytes)
-    while position < used_bytes and error == 0:
-        error = eos_write_back(opened.fd, position, PIECE_BYTES)
-        position += PIECE_BYTES
-    if error == 0:
-        # The last piece was not whole.
-        store_release_64(&opened.taken_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
+    eos_write_back(opened.fd, load_acquire_64(&opened.taken_bytes), used_bytes, PIECE_BYTES)
+    # The last piece was not whole.
+    store_release_64(&opened.taken_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
     log_release(log, opened)
-    return error
 
 
 cdef void log_begin_sync(PartitionLog* log, int64_t bytes_min) noexcept nogil:
@@ -231,16 +222,14 @@ cdef Status log_sync_segments(
     if error == 0 and log.directory_unsynced:
         log.directory_unsynced = False
         error = log_sync_directory(log)
-    return STATUS_OK if error == 0 else sync_failed(log, error, out)
-
-
-cdef Status sync_failed(PartitionLog* log, int error, Fault* out) noexcept nogil:
-    """Whatever the errno: what was appended may be on the disk or not."""
-    log_fail(log, error)
-    out.os_errno = error
-    if error == ENOENT or error == ENODATA:
-        return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
-    return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+    if error != 0:
+        log_fail(log, error)
+        out.os_errno = error
+        # Whatever the errno: what was appended may be on the disk or not.
+        if error == ENOENT or error == ENODATA:
+            return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
+        return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+    return STATUS_OK
 
 
 cdef Segment* next_unsynced(

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 /* Reserve disk space without changing the file's length. A file system that cannot do it, or has no
    room, is no error: the writes say so. 0 if it was reserved, else an errno. */
@@ -31,18 +33,24 @@ static inline void eos_begin_writeback(int fd, int64_t position_bytes, int64_t b
 #endif
 }
 
-/* Wait until the disk has taken a range; it may still be in the disk's own cache. 0 or an errno: a
-   write that failed is told here or by the sync that follows, not by both. Where there is no such
-   call, the sync does it all. */
-static inline int eos_write_back(int fd, int64_t position_bytes, int64_t bytes) {
+/* Wait until the disk has taken a range, piece by piece; it may still be in the disk's own cache, and
+   a failure shows in the sync that follows. The kernel tells a failure once to each opened file: so
+   by a file of its own, or `fd` would say that all is well, even in a sync that another thread has
+   under way. Where that cannot be opened, or there is no such call, the sync does it all. */
+static inline void eos_write_back(int fd, int64_t from_bytes, int64_t upto_bytes, int64_t piece_bytes) {
 #ifdef SYNC_FILE_RANGE_WRITE
     unsigned int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (sync_file_range(fd, (off_t)position_bytes, (off_t)bytes, flags) == 0)
-        return 0;
-    return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? 0 : errno;
+    char path[32];
+    int own;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    own = open(path, O_RDONLY | O_CLOEXEC);
+    if (own < 0)
+        return;
+    while (from_bytes < upto_bytes && sync_file_range(own, (off_t)from_bytes, (off_t)piece_bytes, flags) == 0)
+        from_bytes += piece_bytes;
+    close(own);
 #else
-    (void)fd, (void)position_bytes, (void)bytes;
-    return 0;
+    (void)fd, (void)from_bytes, (void)upto_bytes, (void)piece_bytes;
 #endif
 }
 
