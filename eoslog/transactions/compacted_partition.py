@@ -193,7 +193,7 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
 def _reads(
     partition: Partition, offset: int, upper_bound: int, read: Callable[[int], tuple[_Read, int]]
 ) -> Iterator[_Read]:
-    """What `read` finds from an offset on; it returns from where to go on."""
+    """Yield what `read` finds from an offset on; it also returns where to go on."""
     offset = max(offset, partition.log_start_offset)
     while offset < upper_bound:
         try:
