@@ -179,6 +179,7 @@ static File *file_at(const char *path) {
 static void begin_folder(const char *path);
 
 void trace_begin(const char *traced, const char *file) {
+    pthread_mutex_lock(&lock); /* Other threads may be at work. */
     snprintf(folder, sizeof folder, "%s", traced);
     folder_bytes = strlen(folder);
     out = fopen(file, "wbe");
@@ -186,6 +187,7 @@ void trace_begin(const char *traced, const char *file) {
         abort();
     begin_folder(folder);
     event('b', 0, 0, "", 0, "", 0);
+    pthread_mutex_unlock(&lock);
 }
 
 void trace_mark(const char *text) {
