@@ -4,5 +4,3 @@ from libc.stdint cimport int64_t
 cdef extern from "file_space.h" nogil:
     int eos_reserve_behind(int fd, int64_t position_bytes, int64_t bytes) noexcept
     void eos_begin_writeback(int fd, int64_t position_bytes, int64_t bytes) noexcept
-    void eos_write_back(
-        int fd, int64_t from_bytes, int64_t upto_bytes, int64_t piece_bytes) noexcept

@@ -12,7 +12,7 @@ from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
 )
-from eoslog.native.file_space cimport eos_begin_writeback, eos_write_back
+from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
@@ -27,9 +27,14 @@ from eoslog.native.segment cimport Segment, segment_path, segment_store_indexes
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int microseconds) noexcept
+
 cdef enum:
     TURN_LOOKS_MAX = 20              # Of 50 ms each: a process with a longer turn to sync hangs.
-    PIECE_BYTES = 128 << 10          # The disk takes it in a few hundred microseconds.
+    PIECE_BYTES = 128 << 10
+    PIECE_US = 150                   # Between two of these: other writes to the disk have a turn.
+    IN_PIECES_BYTES_MAX = 64 << 20   # As much as a half of a journal; what is older comes at once.
 
 cdef enum Turn:
     TURN_AWAITED
@@ -64,7 +69,7 @@ cdef Status log_sync_up_to(
     it, and not for all.
     """
     if in_pieces and is_wanted(log, offset, False):
-        write_back(log)
+        begin_in_pieces(log)
     return sync_until(log, offset, False, out)
 
 
@@ -73,14 +78,22 @@ cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noex
     return sync_until(log, offset, True, out)
 
 
-cdef void write_back(PartitionLog* log) noexcept nogil:
-    """Have the disk take the segment that was appended to in pieces. Makes nothing durable."""
+cdef void begin_in_pieces(PartitionLog* log) noexcept nogil:
+    """Have the disk begin with the segment that was appended to, a piece at a time.
+
+    Its calls do not wait for the disk: one that waits is told of a write that failed, and the sync
+    that follows, or one by another opened file, would not be.
+    """
     cdef Segment* opened = hold_opened(log)
-    cdef int64_t used_bytes
+    cdef int64_t position, used_bytes
     if opened == NULL:
         return
     used_bytes = load_acquire_64(&opened.used_bytes)
-    eos_write_back(opened.fd, load_acquire_64(&opened.taken_bytes), used_bytes, PIECE_BYTES)
+    position = max(load_acquire_64(&opened.taken_bytes), used_bytes - IN_PIECES_BYTES_MAX)
+    while position < used_bytes:
+        eos_begin_writeback(opened.fd, position, PIECE_BYTES)
+        position += PIECE_BYTES
+        usleep(PIECE_US)
     # The last piece was not whole.
     store_release_64(&opened.taken_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
     log_release(log, opened)

@@ -9,8 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
 
 /* Reserve disk space without changing the file's length. A file system that cannot do it, or has no
    room, is no error: the writes say so. 0 if it was reserved, else an errno. */
@@ -30,27 +28,6 @@ static inline void eos_begin_writeback(int fd, int64_t position_bytes, int64_t b
     (void)sync_file_range(fd, (off_t)position_bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 #else
     (void)fd, (void)position_bytes, (void)bytes;
-#endif
-}
-
-/* Wait until the disk has taken a range, piece by piece; it may still be in the disk's own cache, and
-   a failure shows in the sync that follows. The kernel tells a failure once to each opened file: so
-   by a file of its own, or `fd` would say that all is well, even in a sync that another thread has
-   under way. Where that cannot be opened, or there is no such call, the sync does it all. */
-static inline void eos_write_back(int fd, int64_t from_bytes, int64_t upto_bytes, int64_t piece_bytes) {
-#ifdef SYNC_FILE_RANGE_WRITE
-    unsigned int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    char path[32];
-    int own;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    own = open(path, O_RDONLY | O_CLOEXEC);
-    if (own < 0)
-        return;
-    while (from_bytes < upto_bytes && sync_file_range(own, (off_t)from_bytes, (off_t)piece_bytes, flags) == 0)
-        from_bytes += piece_bytes;
-    close(own);
-#else
-    (void)fd, (void)from_bytes, (void)upto_bytes, (void)piece_bytes;
 #endif
 }
 

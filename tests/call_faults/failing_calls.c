@@ -26,15 +26,14 @@
 
 #include "../real_call.h"
 
-enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE };
+enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN };
 
 static char folder[PATH_MAX];
 static size_t folder_bytes;
 static int armed_kind, fails_again, armed_error;
 static long armed_number;
 static atomic_long calls, hits;
-static char failed_log[PATH_MAX], resynced[PATH_MAX], lost_log[PATH_MAX];
-static int told_fd;
+static char failed_log[PATH_MAX], resynced[PATH_MAX];
 static atomic_llong clock_moved_ms;
 
 void failing_arm(const char *below, int kind, long number, int error, int again) {
@@ -43,7 +42,7 @@ void failing_arm(const char *below, int kind, long number, int error, int again)
     armed_number = number;
     armed_error = error;
     fails_again = again;
-    failed_log[0] = resynced[0] = lost_log[0] = 0;
+    failed_log[0] = resynced[0] = 0;
     atomic_store(&calls, 0);
     atomic_store(&hits, 0);
     armed_kind = kind;
@@ -177,12 +176,7 @@ static int sync_fails(int fd) {
     path_of(fd, path);
     if (failed_log[0] != 0 && strcmp(path, failed_log) == 0)
         snprintf(resynced, sizeof resynced, "%s", path);
-    if (lost_log[0] != 0 && strcmp(path, lost_log) == 0) {
-        lost_log[0] = 0;
-        if (fd == told_fd)
-            return 0;
-        atomic_fetch_add(&hits, 1);
-    } else if (!fails(SYNC, path))
+    if (!fails(SYNC, path))
         return 0;
     bytes = strlen(path);
     if (bytes > 4 && strcmp(path + bytes - 4, ".log") == 0)
@@ -201,17 +195,9 @@ int fdatasync(int fd) {
     return sync_fails(fd) ? -1 : real(fd);
 }
 
-/* That the disk lost something is told to each descriptor of the file once, as by the kernel: the next sync by another
-   one fails too. */
 int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned int flags) {
-    char path[PATH_MAX];
     REAL(sync_file_range);
-    if (!(flags & SYNC_FILE_RANGE_WAIT_AFTER) || !is_armed(SYNC) || !fails(SYNC, path_of(fd, path)))
-        return real(fd, at, bytes, flags);
-    snprintf(lost_log, sizeof lost_log, "%s", path);
-    told_fd = fd;
-    errno = armed_error;
-    return -1;
+    return fails_at(BEGIN, fd) ? -1 : real(fd, at, bytes, flags);
 }
 
 int syncfs(int fd) {
