@@ -6,7 +6,7 @@
    of a log whose sync was called again after it had failed; else NULL. failing_reopened() says that the logs are
    recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
    that the modules of eoslog make themselves, of the kind CHANGE all calls that change a file or make one: a disk that
-   takes nothing more.
+   takes nothing more. Of the kind BEGIN are those that have the disk begin with a range before its sync.
    clock_move(ms) moves the wall clock, as this process sees it. */
 
 #define _GNU_SOURCE
