@@ -89,13 +89,13 @@ cdef void begin_in_pieces(PartitionLog* log) noexcept nogil:
     if opened == NULL:
         return
     used_bytes = load_acquire_64(&opened.used_bytes)
-    position = max(load_acquire_64(&opened.taken_bytes), used_bytes - IN_PIECES_BYTES_MAX)
+    position = max(load_acquire_64(&opened.given_bytes), used_bytes - IN_PIECES_BYTES_MAX)
     while position < used_bytes:
         eos_begin_writeback(opened.fd, position, PIECE_BYTES)
         position += PIECE_BYTES
         usleep(PIECE_US)
     # The last piece was not whole.
-    store_release_64(&opened.taken_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
+    store_release_64(&opened.given_bytes, used_bytes // PIECE_BYTES * PIECE_BYTES)
     log_release(log, opened)
 
 

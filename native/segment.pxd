@@ -32,7 +32,7 @@ cdef struct Segment:
     int64_t journaled_offset         # Where the journal's last range of it ends, else its begin,
     int64_t journaled_bytes          # ... in offsets and in bytes. The journal's leader's.
     int64_t begun_bytes              # The disk was asked to begin with what is below.
-    int64_t taken_bytes              # The disk was given what is below, piece by piece.
+    int64_t given_bytes              # The disk was given what is below, piece by piece.
     int64_t own_bytes                # After the last batch of this process; -1: it wrote none.
     IndexFile offset_index
     IndexFile time_index
