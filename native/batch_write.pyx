@@ -25,6 +25,9 @@ from eoslog.native.segment cimport segment_begin_sync
 cdef enum:
     PAGE_BYTES = 4096
     PIECE_BYTES = 262144             # Stays in a core's own cache.
+    # A marker fits, which is stored through the map next: a page that is not in the cache would be
+    # read first, with all that the kernel reads ahead.
+    ZEROS_BYTES = 128
 
 
 # Records on their way into the file, from a position on.
@@ -95,6 +98,9 @@ cdef int write_records(
 
 cdef int write_piece(Pieces* pieces, int64_t piece_bytes) noexcept nogil:
     """Write the first bytes of the buffer; 0 or an errno."""
+    # The header comes last: its page would go to the disk twice, and the sync wait for that.
+    cdef int64_t behind_header = (
+        pieces.segment.used_bytes + BATCH_HEADER_BYTES + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
     cdef int error
     EOS_CHECK(pieces.position_bytes + piece_bytes <= pieces.segment.reserved_bytes,
               "batch: pieces within the reserved")
@@ -104,7 +110,7 @@ cdef int write_piece(Pieces* pieces, int64_t piece_bytes) noexcept nogil:
     pieces.position_bytes += piece_bytes
     pieces.used -= piece_bytes
     if error == 0 and pieces.synced_soon:
-        segment_begin_sync(pieces.segment, pieces.position_bytes)
+        segment_begin_sync(pieces.segment, behind_header, pieces.position_bytes)
     memmove(pieces.buffer, pieces.buffer + piece_bytes, <size_t>pieces.used)
     return error
 
@@ -140,15 +146,15 @@ cdef int write_end(
     0 or an errno.
     """
     cdef iovec[2] parts
-    cdef uint8_t[BATCH_TERMINATOR_BYTES] zeros
+    cdef uint8_t[ZEROS_BYTES] zeros
     cdef int64_t room = segment.reserved_bytes - position_bytes - bytes
     cdef int error
     EOS_CHECK(room >= 0, "batch: written within the reserved")
-    memset(zeros, 0, BATCH_TERMINATOR_BYTES)
+    memset(zeros, 0, ZEROS_BYTES)
     parts[0].iov_base = <void*>records
     parts[0].iov_len = <size_t>bytes
     parts[1].iov_base = zeros
-    parts[1].iov_len = <size_t>min(room, <int64_t>BATCH_TERMINATOR_BYTES)
+    parts[1].iov_len = <size_t>min(room, <int64_t>ZEROS_BYTES)
     error = eos_pwritev_all(segment.fd, parts, 2, position_bytes)
     if error == 0:
         error = eos_pwrite_all(segment.fd, header, BATCH_HEADER_BYTES, segment.used_bytes)

@@ -235,7 +235,7 @@ cdef int64_t write_batch(
             active, incoming.columns, incoming.first, incoming.record_count, &identity,
             incoming.max_timestamp, synced_soon)
     if batch_bytes > 0 and synced_soon:
-        segment_begin_sync(active, active.used_bytes + batch_bytes)
+        segment_begin_sync(active, 0, active.used_bytes + batch_bytes)
     return batch_bytes
 
 

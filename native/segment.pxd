@@ -64,7 +64,9 @@ cdef Status segment_cut(
 cdef Status segment_reserve(
     Segment* segment, int64_t bytes_wanted, bint unfilled, const SegmentOptions* options, Fault* out
 ) noexcept nogil
-cdef void segment_begin_sync(Segment* segment, int64_t end_bytes) noexcept nogil
+cdef void segment_begin_sync(
+    Segment* segment, int64_t begin_bytes, int64_t end_bytes
+) noexcept nogil
 cdef void segment_note_batch(
     Segment* segment, const BatchHeader* header, int64_t position_bytes,
     const SegmentOptions* options) noexcept nogil

@@ -49,7 +49,7 @@ cdef enum:
     RESERVE_STEP_BYTES_MAX = 1048576
     FILLS_OF_STEP = 4                # Where fills are small a sync soon writes all the zeros ahead.
     UNFILLED_STEP_BYTES_MAX = 8388608
-    BEGUN_BYTES_MIN = 262144         # The disk is asked for no less at a time.
+    BEGUN_BYTES_MIN = 393216         # The disk is asked for no less at a time.
     PAGE_BYTES = 4096
 
 
@@ -322,12 +322,15 @@ cdef Status segment_reserve(
     return STATUS_OK
 
 
-cdef void segment_begin_sync(Segment* segment, int64_t end_bytes) noexcept nogil:
-    """Have the disk begin with what was written up to a position, if it is much. It will be synced,
-    and the sync has less to wait for.
+cdef void segment_begin_sync(
+    Segment* segment, int64_t begin_bytes, int64_t end_bytes
+) noexcept nogil:
+    """Have the disk begin with what was written between two positions, if it is much. It will be
+    synced, and the sync has less to wait for.
     """
     cdef int64_t upto = end_bytes // PAGE_BYTES * PAGE_BYTES
-    cdef int64_t begin = max(segment.begun_bytes, load_acquire_64(&segment.journaled_bytes))
+    cdef int64_t begin = max(
+        begin_bytes, segment.begun_bytes, load_acquire_64(&segment.journaled_bytes))
     if upto - begin >= BEGUN_BYTES_MIN:
         eos_begin_writeback(segment.fd, begin, upto - begin)
         segment.begun_bytes = upto

@@ -28,6 +28,7 @@ WRITTEN = {
     "eoslog.durable": 1,
 }
 TERMINATOR_BYTES = 17
+ZEROS_BYTES = 128  # Behind a batch that was written by calls: the terminator, and more.
 
 around_the_window = st.integers(-80, 80).map(lambda more: WINDOW_BYTES + more)
 sizes = st.none() | st.integers(0, 200) | around_the_window | st.integers(15_000, 60_000)
@@ -42,7 +43,7 @@ def bytes_behind(path: Path) -> bytes:
         at = 0
         while True:
             file.seek(at)
-            head = file.read(TERMINATOR_BYTES + 1)
+            head = file.read(ZEROS_BYTES + 1)
             if head[8:12].strip(b"\0") == b"":
                 return head
             at += 12 + int.from_bytes(head[8:12], "big")
@@ -119,7 +120,7 @@ def test_a_batch_that_is_written_by_calls_has_the_encoders_bytes(
     ):
         begins.append(append().base_offset)
         behind = bytes_behind(files.path(log.active_base_offset))
-        assert behind[:TERMINATOR_BYTES].strip(b"\0") == b""
+        assert behind[:ZEROS_BYTES].strip(b"\0") == b""
         assert (b"\xff" in behind) is recycled
     for begin in begins[:2]:
         found = log.read(begin, len(expected))[: len(expected)]
@@ -130,7 +131,7 @@ def test_a_batch_that_is_written_by_calls_has_the_encoders_bytes(
 
 def test_a_batch_that_is_written_by_calls_may_end_where_its_segment_does(tmp_path):
     batch = BatchEncoder(0).encode_columns([b"v" * 9000], timestamp_ms=7)
-    for more in (0, 1, TERMINATOR_BYTES, TERMINATOR_BYTES + 1):
+    for more in (0, 1, TERMINATOR_BYTES, TERMINATOR_BYTES + 1, ZEROS_BYTES, ZEROS_BYTES + 1):
         segment_bytes = len(batch) + more
         files = PartitionFiles(tmp_path / str(more), WRITTEN | {"segment.bytes": segment_bytes})
         log = files.open()
