@@ -1,5 +1,6 @@
 /* Preloaded into a process: counts the calls that wait for the disk. These are fsync, fdatasync, syncfs, msync
-   with MS_SYNC, and each write to a file that was opened with O_DSYNC or O_SYNC, or with RWF_DSYNC or RWF_SYNC. */
+   with MS_SYNC, and each write to a file that was opened with O_DSYNC or O_SYNC, or with RWF_DSYNC or RWF_SYNC;
+   and the syncs that the kernel makes meanwhile. */
 
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -30,6 +31,15 @@ static void count_write(int fd, int flags) {
 SYNC(fsync)
 SYNC(fdatasync)
 SYNC(syncfs)
+
+long syscall(long number, ...) {
+    long arguments[6];
+    REAL(syscall);
+    READ_ARGUMENTS(number, arguments)
+    if (file_of_begun_sync(number, arguments) >= 0)
+        atomic_fetch_add(&syncs, 1);
+    return REAL_SYSCALL(number, arguments);
+}
 
 int msync(void *at, size_t bytes, int flags) {
     REAL(msync);

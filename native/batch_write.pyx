@@ -18,7 +18,7 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport ENOMEM, eos_pwrite_all, eos_pwritev_all, iovec
 from eoslog.native.record_batch cimport (
-    BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, batch_header_fill, batch_header_finish,
+    BATCH_HEADER_BYTES, batch_header_fill, batch_header_finish,
 )
 from eoslog.native.segment cimport segment_begin_sync
 

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from eoslog.native.log_read cimport ReadRange
 from eoslog.native.partition_log cimport PartitionLog, pthread_mutex_t
 from eoslog.native.status cimport Fault, Status
+from eoslog.native.sync_queue cimport SyncQueue
 
 # Up to where one log is to be durable.
 cdef struct DurableWish:
@@ -38,6 +39,7 @@ cdef struct CommitJournal:
     int32_t usable                   # Takes records; atomic.
     int32_t waiting                  # Requests for the next batch; atomic.
     int fd
+    SyncQueue sync_queue             # For one sync beside a record's write.
     uint64_t device                  # Of the file; logs of others go by their files.
     bint synced                      # Each write is on the disk when it returns.
     int failed_errno                 # Of a write; no more are made.

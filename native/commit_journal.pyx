@@ -6,7 +6,8 @@ its steps.
 
 The first thread that asks leads: it gathers what the others ask for, writes, and wakes them. Who
 is not served by that (the half is full, a write failed, the range is large or its file's name is
-not on the disk yet) syncs the files, and so does everybody while there is no journal.
+not on the disk yet) syncs the files, and so does everybody while there is no journal. Who waits may
+have a log's turn to sync, so a leader takes none of the locks that come before view_lock.
 
 Invariants: a record holds all bytes of a log from its durable end on; a log's durable end is raised
 after the record is on the disk, and after the half that holds it knows the log; a half is emptied
@@ -29,7 +30,9 @@ from eoslog.native.journal_file cimport (
     journal_write,
 )
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
-from eoslog.native.log_sync cimport log_begin_sync, log_sync_durable
+from eoslog.native.log_sync cimport (
+    BegunSync, log_begin_sync, log_begin_writing, log_end_sync, log_sync_durable,
+)
 from eoslog.native.mapped_io cimport eos_file_length, eos_identity_of
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_failure, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
@@ -40,6 +43,7 @@ from eoslog.native.shared_page cimport (
     SHARED_ALL_BITS, shared_word_load, shared_word_wait, shared_word_wake, shared_word_wake_one,
 )
 from eoslog.native.status cimport STATUS_OK
+from eoslog.native.sync_queue cimport eos_sync_queue_close, eos_sync_queue_open
 
 cdef extern from "<errno.h>" nogil:
     int ENOMEM
@@ -78,6 +82,7 @@ cdef void journal_free(CommitJournal* journal) noexcept nogil:
 
 cdef void journal_free_buffers(CommitJournal* journal) noexcept nogil:
     """Of a journal that was stopped: no leader comes to them any more."""
+    eos_sync_queue_close(&journal.sync_queue)
     free(journal.buffer)
     free(journal.ranges)
     journal.buffer = NULL
@@ -92,13 +97,17 @@ cdef Status make_durable(
 
     Raises nothing by itself: what the journal does not take goes by the files, with their errors.
     """
-    cdef Status status
+    cdef BegunSync begun
+    cdef Status status = STATUS_OK
     cdef int32_t index
     if journal != NULL and not are_durable(wishes, count):
         if journal_takes(journal):
-            for index in range(count):
-                log_begin_sync(wishes[index].log, RANGE_BYTES_MAX)
+            failed[0] = begin_large(journal, wishes, count, &begun)
             write_together(journal, wishes, count)
+            if begun.log != NULL:
+                status = log_end_sync(&begun, out)
+            if status != STATUS_OK:
+                return status
         else:
             note_wait(journal)
     for index in range(count):
@@ -112,6 +121,24 @@ cdef Status make_durable(
 cdef bint journal_takes(const CommitJournal* journal) noexcept nogil:
     """True if there is a journal, and it takes records."""
     return journal != NULL and load_acquire_32(&journal.usable) != 0
+
+
+cdef int32_t begin_large(
+    CommitJournal* journal, const DurableWish* wishes, int32_t count, BegunSync* begun
+) noexcept nogil:
+    """Have the disk begin with what no record takes (W1). If there is more to write than that, the
+    kernel syncs one such log (W6) beside the write of the record; the index of that log.
+    """
+    cdef int32_t found = 0
+    cdef int32_t index
+    begun.log = NULL
+    for index in range(count):
+        if begun.log == NULL and count > 1 and log_begin_sync(
+                wishes[index].log, RANGE_BYTES_MAX, &journal.sync_queue, begun):
+            found = index
+        else:
+            log_begin_writing(wishes[index].log, RANGE_BYTES_MAX)
+    return found
 
 
 cdef bint are_durable(const DurableWish* wishes, int32_t count) noexcept nogil:
@@ -477,6 +504,7 @@ cdef int journal_take_file(
     error = eos_identity_of(fd, &journal.device, &inode)
     if error != 0:
         return error
+    eos_sync_queue_open(&journal.sync_queue)
     journal.fd = fd
     journal.synced = synced
     journal.half_bytes = half_bytes

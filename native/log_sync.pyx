@@ -26,6 +26,9 @@ from eoslog.native.partition_log cimport (
 from eoslog.native.segment cimport Segment, segment_path, segment_store_indexes
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
+from eoslog.native.sync_queue cimport (
+    eos_sync_queue_begin, eos_sync_queue_end, eos_sync_queue_is_free,
+)
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int microseconds) noexcept
@@ -99,19 +102,73 @@ cdef void begin_in_pieces(PartitionLog* log) noexcept nogil:
     log_release(log, opened)
 
 
-cdef void log_begin_sync(PartitionLog* log, int64_t bytes_min) noexcept nogil:
+cdef void log_begin_writing(PartitionLog* log, int64_t bytes_min) noexcept nogil:
     """Have the disk begin with batches of more bytes than a journal takes, before the caller waits
     for one. Only the sync that follows makes them durable.
     """
     cdef Segment* opened
-    if load_acquire_64(&log.written_end) <= control_durable(log.page):
+    if not has_large_batches(log):
         return
     opened = hold_opened(log)
     if opened != NULL:
-        if load_acquire_64(&opened.used_bytes) - load_acquire_64(&opened.journaled_bytes) > (
-                bytes_min):
+        if new_bytes(opened) > bytes_min:
             eos_begin_writeback(opened.fd, 0, 0)
         log_release(log, opened)
+
+
+cdef inline bint has_large_batches(PartitionLog* log) noexcept nogil:
+    return load_acquire_64(&log.written_end) > control_durable(log.page)
+
+
+cdef inline int64_t new_bytes(const Segment* segment) noexcept nogil:
+    return load_acquire_64(&segment.used_bytes) - load_acquire_64(&segment.journaled_bytes)
+
+
+cdef bint log_begin_sync(
+    PartitionLog* log, int64_t bytes_min, SyncQueue* queue, BegunSync* begun
+) noexcept nogil:
+    """Have the kernel sync all that is not synced of the log, if it is more than a journal takes,
+    while the caller does something else. True: it does; log_end_sync must follow, in this thread.
+
+    It needs one unsynced file and a place in the queue, and does not wait for the turn.
+    """
+    cdef Fault ignored
+    begun.log = NULL
+    if not has_large_batches(log) or not eos_sync_queue_is_free(queue) or (
+            control_sync_take(log.page, 0, log.process_id) != 0):
+        return False
+    pthread_mutex_lock(&log.flush_lock)
+    if log_lock(log, &ignored) == STATUS_OK:
+        begun.end_offset = log_end(log)
+        log_unlock(log)
+        begun.segment = only_unsynced(log, begun.end_offset, bytes_min)
+        if begun.segment != NULL:
+            begun.used_bytes = begun.segment.used_bytes
+            if eos_sync_queue_begin(queue, begun.segment.fd) == 0:
+                log.sync_count += 1
+                begun.queue = queue
+                begun.log = log
+                return True
+            begun.segment.unsynced = True
+            log_release(log, begun.segment)
+    pthread_mutex_unlock(&log.flush_lock)
+    control_sync_end(log.page)
+    return False
+
+
+cdef Status log_end_sync(const BegunSync* begun, Fault* out) noexcept nogil:
+    """Wait for a sync that was begun; its result, as of log_sync_durable."""
+    cdef PartitionLog* log = begun.log
+    cdef int error = result_of_sync(
+        log, begun.segment, begun.used_bytes, eos_sync_queue_end(begun.queue))
+    log_release(log, begun.segment)
+    if error == 0:
+        control_raise(&log.page.recovery_point, begun.end_offset)
+    else:
+        log_fail(log, error)
+    pthread_mutex_unlock(&log.flush_lock)
+    control_sync_end(log.page)
+    return STATUS_OK if error == 0 else sync_fault(error, out)
 
 
 cdef inline bint is_wanted(PartitionLog* log, int64_t offset, bint journals) noexcept nogil:
@@ -237,12 +294,43 @@ cdef Status log_sync_segments(
         error = log_sync_directory(log)
     if error != 0:
         log_fail(log, error)
-        out.os_errno = error
-        # Whatever the errno: what was appended may be on the disk or not.
-        if error == ENOENT or error == ENODATA:
-            return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
-        return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+        return sync_fault(error, out)
     return STATUS_OK
+
+
+cdef Status sync_fault(int error, Fault* out) noexcept nogil:
+    """Whatever the errno: what was appended may be on the disk or not."""
+    out.os_errno = error
+    if error == ENOENT or error == ENODATA:
+        return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
+    return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+
+
+cdef Segment* only_unsynced(
+    PartitionLog* log, int64_t below_offset, int64_t bytes_min
+) noexcept nogil:
+    """The one segment with unsynced bytes, held and marked as synced from here on. NULL: there are
+    others, its bytes are few, its file is not open, or the directory has to be synced too.
+    """
+    cdef Segment* segment
+    cdef Segment* found = NULL
+    cdef int32_t index
+    cdef bint is_alone = not log.directory_unsynced
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count):
+        segment = log.segments[index]
+        if segment.base_offset >= below_offset:
+            break
+        if segment.unsynced:
+            is_alone = is_alone and found == NULL
+            found = segment
+    if found != NULL and (not is_alone or found.fd < 0 or new_bytes(found) <= bytes_min):
+        found = NULL
+    if found != NULL:
+        found.unsynced = False
+        found.references += 1
+    pthread_mutex_unlock(&log.segments_lock)
+    return found
 
 
 cdef Segment* next_unsynced(
@@ -271,20 +359,24 @@ cdef Segment* next_unsynced(
 
 
 cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
-    """Sync a segment's content. ENOENT, ENODATA: the sync did its work, for a file that has no name
-    any more, or does not hold what was appended.
-    """
+    """Sync a segment's content; result_of_sync has the errors."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t used_bytes = segment.used_bytes
-    cdef int error
     if segment.fd >= 0:
-        error = eos_sync_data(segment.fd)
-        if error == 0:
-            error = eos_still_holds(segment.fd, used_bytes)
-    else:
-        # Another process wrote and ended it; it was not read here.
-        segment_path(log.directory, segment.base_offset, b".log", path)
-        error = sync_named(log, path, False)
+        return result_of_sync(log, segment, used_bytes, eos_sync_data(segment.fd))
+    # Another process wrote and ended it; it was not read here.
+    segment_path(log.directory, segment.base_offset, b".log", path)
+    return result_of_sync(log, segment, used_bytes, sync_named(log, path, False))
+
+
+cdef int result_of_sync(
+    PartitionLog* log, const Segment* segment, int64_t used_bytes, int error
+) noexcept nogil:
+    """Result of a segment's sync: 0 or an errno. ENOENT, ENODATA: the sync did its work, for a file
+    that has no name any more, or does not hold what was appended.
+    """
+    if error == 0 and segment.fd >= 0:
+        error = eos_still_holds(segment.fd, used_bytes)
     if error == ENOENT or error == ENODATA:
         # Asked last: what is deleted on purpose is on the page before files go.
         if segment.base_offset < control_load(&log.page.first_base_offset) or (

@@ -4,7 +4,10 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <stdarg.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* In a function of that name: `real` is the one behind it. */
 #define REAL(name) \
@@ -20,5 +23,28 @@
         mode = va_arg(arguments, mode_t); \
         va_end(arguments); \
     }
+
+/* In a function `long syscall(long number, ...)`: the six longs behind the number, however many were given. */
+#define READ_ARGUMENTS(number, arguments) \
+    { \
+        va_list list; \
+        int index; \
+        va_start(list, number); \
+        for (index = 0; index < 6; index++) \
+            arguments[index] = va_arg(list, long); \
+        va_end(list); \
+    }
+
+#define REAL_SYSCALL(number, arguments) \
+    real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5])
+
+/* The file whose sync this call has the kernel begin, for io_getevents to wait for; -1: it is another call. */
+static inline int file_of_begun_sync(long number, const long *arguments) {
+    const struct iocb *request;
+    if (number != SYS_io_submit)
+        return -1;
+    request = ((struct iocb **)arguments[2])[0];
+    return request->aio_lio_opcode == IOCB_CMD_FDSYNC ? (int)request->aio_fildes : -1;
+}
 
 #endif

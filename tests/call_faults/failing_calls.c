@@ -6,7 +6,8 @@
    of a log whose sync was called again after it had failed; else NULL. failing_reopened() says that the logs are
    recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
    that the modules of eoslog make themselves, of the kind CHANGE all calls that change a file or make one: a disk that
-   takes nothing more. Of the kind BEGIN are those that have the disk begin with a range before its sync.
+   takes nothing more. Of the kind BEGIN are those that have the disk begin with a range before its sync, of the kind
+   QUEUE those by which the kernel takes a sync that it makes meanwhile.
    clock_move(ms) moves the wall clock, as this process sees it. */
 
 #define _GNU_SOURCE
@@ -26,7 +27,7 @@
 
 #include "../real_call.h"
 
-enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN };
+enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN, QUEUE };
 
 static char folder[PATH_MAX];
 static size_t folder_bytes;
@@ -193,6 +194,26 @@ int fsync(int fd) {
 int fdatasync(int fd) {
     REAL(fdatasync);
     return sync_fails(fd) ? -1 : real(fd);
+}
+
+/* A sync that the kernel makes meanwhile: what it came to is said where it is waited for. */
+long syscall(long number, ...) {
+    static __thread int begun_error = -1; /* -1: no sync was begun. */
+    long arguments[6], result;
+    int fd;
+    REAL(syscall);
+    READ_ARGUMENTS(number, arguments)
+    fd = file_of_begun_sync(number, arguments);
+    if ((number == SYS_io_setup || fd >= 0) && fails(QUEUE, folder))
+        return -1;
+    if (fd >= 0)
+        begun_error = sync_fails(fd) ? armed_error : 0;
+    result = REAL_SYSCALL(number, arguments);
+    if (number == SYS_io_getevents && result == 1 && begun_error > 0)
+        ((struct io_event *)arguments[3])->res = -begun_error;
+    if (number == SYS_io_getevents)
+        begun_error = -1;
+    return result;
 }
 
 int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned int flags) {

@@ -11,7 +11,7 @@ from c_library import built_library
 SOURCE = Path(__file__).with_name("failing_calls.c")
 KINDS = (
     *("none", "open", "map", "truncate", "reserve", "write", "sync", "rename", "link", "unlink"),
-    *("make_folder", "memory", "change", "begin"),
+    *("make_folder", "memory", "change", "begin", "queue"),
 )
 
 

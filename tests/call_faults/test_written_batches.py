@@ -42,6 +42,50 @@ with eoslog.open(path) as store:
             found += [record.value for record in consumer.poll(timeout=0)]
     assert found == [b"before", *values, *values]
 """
+MEANWHILE = """
+import errno, sys
+from pathlib import Path
+from call_faults import failing_calls
+from commit_journals import LARGE, with_journal
+import eoslog
+path, kind, number, again = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
+values = [b"%d" % number + bytes(300_000) for number in range(6)]
+if kind == "queue":
+    failing_calls.arm(path, kind, number, errno.EAGAIN, again=again)
+with eoslog.open(path, create=True, config=LARGE) as store:
+    store.create_topic("t")
+    with_journal(store)
+    producer = store.producer(transactional_id="id")
+    producer.init_transactions()
+    done = []
+    for number_of_commit, value in enumerate(values):
+        if kind == "sync" and number_of_commit == 1:
+            failing_calls.arm(path / "t-0", kind, number, errno.EIO, again=again)
+        try:
+            with producer.transaction():
+                producer.append("t", 0, [value])
+        except eoslog.errors.StoreFailedError as error:
+            print(type(error).__name__, error.outcome)
+            break
+        done.append(value)
+    count, hits, resynced = failing_calls.disarm()
+    print(len(done), hits, resynced)
+    if kind == "sync":
+        import os
+        os._exit(0)
+"""
+CHECK = """
+import sys
+import eoslog
+with eoslog.open(sys.argv[1]) as store:
+    assert store.verify() == []
+    producer = store.producer(transactional_id="id")
+    producer.init_transactions()
+    with store.consumer() as consumer:
+        consumer.assign([eoslog.TopicPartition("t", 0)])
+        found = [record.value for _ in range(20) for record in consumer.poll(timeout=0)]
+    print([int(value[:1]) for value in found])
+"""
 PREPARE = """
 import errno, sys
 from pathlib import Path
@@ -94,3 +138,22 @@ def test_a_spare_file_of_a_durable_store_is_synced_by_pieces(tmp_path, library):
     """Else the first sync of a batch in it would have all of it to wait for."""
     assert run(PREPARE, library, tmp_path / "durable", "commit") == "3\n"
     assert run(PREPARE, library, tmp_path / "other", "process") == "0\n"
+
+
+@pytest.mark.parametrize("number, again", [(1, True), (2, False), (2, True), (4, False)])
+def test_a_kernel_that_takes_no_sync_has_the_file_synced_as_before(
+    tmp_path, library, number, again
+):
+    """It has no queue (1), or takes not this sync."""
+    said = run(MEANWHILE, library, tmp_path / "store", "queue", number, again)
+    commits, hits, _ = said.split()
+    assert commits == "6" and int(hits) > 0
+    assert run(CHECK, library, tmp_path / "store") == "[0, 1, 2, 3, 4, 5]\n"
+
+
+def test_a_sync_made_meanwhile_that_fails_is_not_made_again(tmp_path, library):
+    """The decision may be on the disk, and its data too."""
+    said = run(MEANWHILE, library, tmp_path / "store", "sync", 2, False)
+    error, outcome, commits, hits, resynced = said.split()
+    assert (outcome, commits, hits, resynced) == ("unknown", "2", "1", "None"), error
+    assert run(CHECK, library, tmp_path / "store") in ("[0, 1]\n", "[0, 1, 2]\n")

@@ -130,6 +130,23 @@ OF_PATHS(link)
 OF_FILE(fsync)
 OF_FILE(fdatasync)
 
+/* A sync that the kernel makes meanwhile: before it is begun, and before it is waited for. */
+long syscall(long number, ...) {
+    static __thread int begun = -1;
+    long arguments[6];
+    int fd;
+    REAL(syscall);
+    READ_ARGUMENTS(number, arguments)
+    fd = file_of_begun_sync(number, arguments);
+    if (number == SYS_io_getevents)
+        fd = begun;
+    if (fd >= 0)
+        count_file("sync", fd);
+    if (number == SYS_io_submit || number == SYS_io_getevents)
+        begun = number == SYS_io_submit ? fd : -1;
+    return REAL_SYSCALL(number, arguments);
+}
+
 int mkdir(const char *path, mode_t mode) {
     REAL(mkdir);
     count("create", path);

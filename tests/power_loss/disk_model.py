@@ -25,6 +25,8 @@ from power_loss.disk_trace import (
     REMOVED,
     RENAMED,
     SIZED,
+    SYNC_BEGUN,
+    SYNC_ENDED,
     SYNCED,
     WRITTEN,
     Event,
@@ -52,10 +54,14 @@ class File:
     since: list[Write] = field(default_factory=list)
     digest: bytes | None = None
 
-    def sync(self) -> None:
-        if self.since:
-            self.synced = _applied(self.synced, self.since)
-            self.since = []
+    begun_at: int = 0  # The moment of a sync that was begun: what was written up to then is in it.
+
+    def sync(self, upto: int | None = None) -> None:
+        """Have what was written up to a moment, or all, on the disk."""
+        kept = [write for write in self.since if upto is None or write.at <= upto]
+        if kept:
+            self.synced = _applied(self.synced, kept)
+            self.since = self.since[len(kept) :]
             self.digest = None
 
 
@@ -117,6 +123,11 @@ class Disk:
                 file.sync()
         elif event.kind == SYNCED:
             self._sync(event)
+        elif event.kind == SYNC_BEGUN:
+            self._file(event.inode).begun_at = self.count
+        elif event.kind == SYNC_ENDED:
+            file = self._file(event.inode)
+            file.sync(file.begun_at)
         elif event.kind == ALL_SYNCED:
             for file in self._files.values():
                 file.sync()

@@ -389,6 +389,40 @@ int fsync(int fd) { return synced(fd); }
 
 int fdatasync(int fd) { return synced(fd); }
 
+/* A sync that the kernel makes meanwhile: what comes between the two events is not in it. */
+long syscall(long number, ...) {
+    static __thread uint64_t begun; /* The inode of this thread's; 0: none. */
+    char path[PATH_MAX];
+    const char *name;
+    long arguments[6];
+    int fd;
+    REAL(syscall);
+    READ_ARGUMENTS(number, arguments)
+    fd = file_of_begun_sync(number, arguments);
+    name = fd < 0 ? NULL : name_of(fd, path);
+    if (name != NULL) {
+        File *file;
+        BEGIN;
+        file = file_of(fd, name);
+        if (file == NULL)
+            abort();
+        look_at(file);
+        begun = file->inode;
+        event('g', begun, 0, "", 0, "", 0);
+        END;
+        return 1;
+    }
+    if (number == SYS_io_getevents && begun != 0) {
+        BEGIN;
+        event('e', begun, 0, "", 0, "", 0);
+        END;
+        begun = 0;
+        memset((void *)arguments[3], 0, sizeof(struct io_event));
+        return 1;
+    }
+    return REAL_SYSCALL(number, arguments);
+}
+
 /* All of the file system: every file, and every name. */
 int syncfs(int fd) {
     int index;

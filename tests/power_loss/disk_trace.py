@@ -19,6 +19,7 @@ NUMBERS = struct.Struct("<4Q")
 
 BEGUN, CREATED, FOLDER, REMOVED, RENAMED, MOVED, SIZED, WRITTEN, SYNCED, MARK = "bcdurvswym"
 ALL_SYNCED = "a"
+SYNC_BEGUN, SYNC_ENDED = "ge"
 
 
 class Event(NamedTuple):

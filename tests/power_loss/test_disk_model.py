@@ -13,6 +13,8 @@ from power_loss.disk_trace import (
     MOVED,
     REMOVED,
     RENAMED,
+    SYNC_BEGUN,
+    SYNC_ENDED,
     SYNCED,
     WRITTEN,
     Event,
@@ -61,6 +63,16 @@ def test_a_sector_that_was_not_synced_is_there_or_not():
     contents = {dict(files)["a"] for files in left([*events, written(1, NEW)])}
     half = SECTOR_BYTES
     assert contents == {OLD, NEW, NEW[:half] + OLD[half:], OLD[:half] + NEW[half:]}
+
+
+def test_a_sync_that_is_made_meanwhile_has_what_was_written_before_it_began():
+    events = [BEGIN, created(1, "a"), synced(9, FOLDER), written(1, OLD)]
+    events.append(Event(SYNC_BEGUN, 1, 0, b"", b""))
+    assert (("a", b""),) in left(events), "it is not done when it is begun"
+    events.append(written(1, NEW))
+    events.append(Event(SYNC_ENDED, 1, 0, b"", b""))
+    contents = {dict(files)["a"] for files in left(events)}
+    assert {OLD, NEW} < contents and not any(b"\0" in content for content in contents)
 
 
 def test_the_sync_of_a_file_is_none_of_its_name():

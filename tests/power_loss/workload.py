@@ -68,6 +68,9 @@ STEPS: dict[str, dict[str, int]] = {
         "kill=1",
         "topics": "create_temporary=10 temporary_append=20 delete=8 append=10 flush=4 checkpoint=2 "
         "kill=1",
+        # Of more than a record of the journal takes.
+        "large": "begin=10 write=20 offset=3 commit=14 abort=2 together=4 append=6 flush=1 "
+        "checkpoint=2 persist=2 kill=2",
         "closing": "append=20 begin=6 write=12 commit=6 group=4 close=8 kill=4 job=2 checkpoint=2",
     }.items()
 }
@@ -125,7 +128,8 @@ class Workload:
 
     def create(self) -> None:
         """A new store, before anything is traced."""
-        config = {"segment.bytes": self.noise.choice((2000, 8000))}
+        sizes = (400_000, 1 << 20) if self.kind == "large" else (2000, 8000)
+        config = {"segment.bytes": self.noise.choice(sizes)}
         if self.kind in ("retention", "everything"):
             config["retention.bytes"] = 2 * config["segment.bytes"]
         with eoslog.open(self.path, create=True, config=self.settings) as store:
@@ -183,6 +187,8 @@ class Workload:
 
     def _values(self, owner: str, number: int, place: str, first: int, count: int) -> list[bytes]:
         sizes = [self.noise.randrange(400) for _ in range(count)]
+        if self.kind == "large" and self.noise.random() < 0.5:
+            sizes[0] = self.noise.randrange(120_000, 150_000)
         return [value_of(owner, number, place, first + at, size) for at, size in enumerate(sizes)]
 
     # Plain records.
