@@ -33,10 +33,8 @@ SYNC(fdatasync)
 SYNC(syncfs)
 
 long syscall(long number, ...) {
-    long arguments[6];
-    REAL(syscall);
-    READ_ARGUMENTS(number, arguments)
-    if (file_of_begun_sync(number, arguments) >= 0)
+    READ_SYSCALL(number, arguments, fd);
+    if (fd >= 0)
         atomic_fetch_add(&syncs, 1);
     return REAL_SYSCALL(number, arguments);
 }

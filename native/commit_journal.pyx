@@ -30,9 +30,7 @@ from eoslog.native.journal_file cimport (
     journal_write,
 )
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
-from eoslog.native.log_sync cimport (
-    BegunSync, log_begin_sync, log_begin_writing, log_end_sync, log_sync_durable,
-)
+from eoslog.native.log_sync cimport BegunSync, log_begin_sync, log_end_sync, log_sync_durable
 from eoslog.native.mapped_io cimport eos_file_length, eos_identity_of
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_failure, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
@@ -43,7 +41,7 @@ from eoslog.native.shared_page cimport (
     SHARED_ALL_BITS, shared_word_load, shared_word_wait, shared_word_wake, shared_word_wake_one,
 )
 from eoslog.native.status cimport STATUS_OK
-from eoslog.native.sync_queue cimport eos_sync_queue_close, eos_sync_queue_open
+from eoslog.native.sync_queue cimport SyncQueue, eos_sync_queue_close, eos_sync_queue_open
 
 cdef extern from "<errno.h>" nogil:
     int ENOMEM
@@ -98,7 +96,7 @@ cdef Status make_durable(
     Raises nothing by itself: what the journal does not take goes by the files, with their errors.
     """
     cdef BegunSync begun
-    cdef Status status = STATUS_OK
+    cdef Status status
     cdef int32_t index
     if journal != NULL and not are_durable(wishes, count):
         if journal_takes(journal):
@@ -106,8 +104,8 @@ cdef Status make_durable(
             write_together(journal, wishes, count)
             if begun.log != NULL:
                 status = log_end_sync(&begun, out)
-            if status != STATUS_OK:
-                return status
+                if status != STATUS_OK:
+                    return status
         else:
             note_wait(journal)
     for index in range(count):
@@ -129,15 +127,14 @@ cdef int32_t begin_large(
     """Have the disk begin with what no record takes (W1). If there is more to write than that, the
     kernel syncs one such log (W6) beside the write of the record; the index of that log.
     """
+    cdef SyncQueue* queue = &journal.sync_queue if count > 1 else NULL
     cdef int32_t found = 0
     cdef int32_t index
     begun.log = NULL
     for index in range(count):
-        if begun.log == NULL and count > 1 and log_begin_sync(
-                wishes[index].log, RANGE_BYTES_MAX, &journal.sync_queue, begun):
+        if log_begin_sync(wishes[index].log, RANGE_BYTES_MAX, queue, begun):
             found = index
-        else:
-            log_begin_writing(wishes[index].log, RANGE_BYTES_MAX)
+            queue = NULL
     return found
 
 

@@ -19,7 +19,6 @@ cdef Status log_store_indexes(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_sync_up_to(
     PartitionLog* log, int64_t offset, bint in_pieces, Fault* out) noexcept nogil
 cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil
-cdef void log_begin_writing(PartitionLog* log, int64_t bytes_min) noexcept nogil
 cdef bint log_begin_sync(
     PartitionLog* log, int64_t bytes_min, SyncQueue* queue, BegunSync* begun) noexcept nogil
 cdef Status log_end_sync(const BegunSync* begun, Fault* out) noexcept nogil

@@ -102,39 +102,40 @@ cdef void begin_in_pieces(PartitionLog* log) noexcept nogil:
     log_release(log, opened)
 
 
-cdef void log_begin_writing(PartitionLog* log, int64_t bytes_min) noexcept nogil:
+cdef bint log_begin_sync(
+    PartitionLog* log, int64_t bytes_min, SyncQueue* queue, BegunSync* begun
+) noexcept nogil:
     """Have the disk begin with batches of more bytes than a journal takes, before the caller waits
     for one. Only the sync that follows makes them durable.
+
+    `queue`, if it is not NULL: let the kernel make that sync meanwhile. True: it does; log_end_sync
+    must follow, in this thread.
     """
     cdef Segment* opened
-    if not has_large_batches(log):
-        return
+    if load_acquire_64(&log.written_end) <= control_durable(log.page):
+        return False
+    if queue != NULL and begin_in_kernel(log, bytes_min, queue, begun):
+        return True
     opened = hold_opened(log)
     if opened != NULL:
         if new_bytes(opened) > bytes_min:
             eos_begin_writeback(opened.fd, 0, 0)
         log_release(log, opened)
-
-
-cdef inline bint has_large_batches(PartitionLog* log) noexcept nogil:
-    return load_acquire_64(&log.written_end) > control_durable(log.page)
+    return False
 
 
 cdef inline int64_t new_bytes(const Segment* segment) noexcept nogil:
     return load_acquire_64(&segment.used_bytes) - load_acquire_64(&segment.journaled_bytes)
 
 
-cdef bint log_begin_sync(
+cdef bint begin_in_kernel(
     PartitionLog* log, int64_t bytes_min, SyncQueue* queue, BegunSync* begun
 ) noexcept nogil:
-    """Have the kernel sync all that is not synced of the log, if it is more than a journal takes,
-    while the caller does something else. True: it does; log_end_sync must follow, in this thread.
-
-    It needs one unsynced file and a place in the queue, and does not wait for the turn.
+    """Have the kernel sync all that is not synced of the log. It needs one unsynced file and a
+    place in the queue, and does not wait for the turn. False: it was not begun.
     """
     cdef Fault ignored
-    begun.log = NULL
-    if not has_large_batches(log) or not eos_sync_queue_is_free(queue) or (
+    if not eos_sync_queue_is_free(queue) or (
             control_sync_take(log.page, 0, log.process_id) != 0):
         return False
     pthread_mutex_lock(&log.flush_lock)

@@ -24,8 +24,12 @@
         va_end(arguments); \
     }
 
-/* In a function `long syscall(long number, ...)`: the six longs behind the number, however many were given. */
-#define READ_ARGUMENTS(number, arguments) \
+/* In a function `long syscall(long number, ...)`: the six longs behind the number, however many were given, and the
+   file whose sync the call has the kernel begin, or -1. */
+#define READ_SYSCALL(number, arguments, begun_fd) \
+    long arguments[6]; \
+    int begun_fd; \
+    REAL(syscall); \
     { \
         va_list list; \
         int index; \
@@ -33,7 +37,8 @@
         for (index = 0; index < 6; index++) \
             arguments[index] = va_arg(list, long); \
         va_end(list); \
-    }
+    } \
+    begun_fd = file_of_begun_sync(number, arguments)
 
 #define REAL_SYSCALL(number, arguments) \
     real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5])

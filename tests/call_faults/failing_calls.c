@@ -199,11 +199,8 @@ int fdatasync(int fd) {
 /* A sync that the kernel makes meanwhile: what it came to is said where it is waited for. */
 long syscall(long number, ...) {
     static __thread int begun_error = -1; /* -1: no sync was begun. */
-    long arguments[6], result;
-    int fd;
-    REAL(syscall);
-    READ_ARGUMENTS(number, arguments)
-    fd = file_of_begun_sync(number, arguments);
+    long result;
+    READ_SYSCALL(number, arguments, fd);
     if ((number == SYS_io_setup || fd >= 0) && fails(QUEUE, folder))
         return -1;
     if (fd >= 0)

@@ -184,11 +184,7 @@ int fdatasync(int fd) { return sync_shadow(fd); }
 long syscall(long number, ...) {
     static __thread int begun = -1;
     char path[PATH_MAX], copy[PATH_MAX];
-    long arguments[6];
-    int fd;
-    REAL(syscall);
-    READ_ARGUMENTS(number, arguments)
-    fd = file_of_begun_sync(number, arguments);
+    READ_SYSCALL(number, arguments, fd);
     if (fd >= 0 && path_of(fd, path) && shadow_path(path, copy)) {
         begun = fd;
         return 1;

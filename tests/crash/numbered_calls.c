@@ -133,11 +133,7 @@ OF_FILE(fdatasync)
 /* A sync that the kernel makes meanwhile: before it is begun, and before it is waited for. */
 long syscall(long number, ...) {
     static __thread int begun = -1;
-    long arguments[6];
-    int fd;
-    REAL(syscall);
-    READ_ARGUMENTS(number, arguments)
-    fd = file_of_begun_sync(number, arguments);
+    READ_SYSCALL(number, arguments, fd);
     if (number == SYS_io_getevents)
         fd = begun;
     if (fd >= 0)

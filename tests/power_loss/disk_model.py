@@ -53,7 +53,6 @@ class File:
     synced: bytes = b""
     since: list[Write] = field(default_factory=list)
     digest: bytes | None = None
-
     begun_at: int = 0  # The moment of a sync that was begun: what was written up to then is in it.
 
     def sync(self, upto: int | None = None) -> None:

@@ -394,11 +394,7 @@ long syscall(long number, ...) {
     static __thread uint64_t begun; /* The inode of this thread's; 0: none. */
     char path[PATH_MAX];
     const char *name;
-    long arguments[6];
-    int fd;
-    REAL(syscall);
-    READ_ARGUMENTS(number, arguments)
-    fd = file_of_begun_sync(number, arguments);
+    READ_SYSCALL(number, arguments, fd);
     name = fd < 0 ? NULL : name_of(fd, path);
     if (name != NULL) {
         File *file;
