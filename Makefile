@@ -99,7 +99,7 @@ SANITIZED_SHORT := tests/fuzz tests/format tests/conformance tests/unit/bindings
   tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py tests/crash/test_lost_derived_files.py
 sanitize: venv
 	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" $(SANITIZED_SHORT) \
-	  tests/bad_input tests/crash/test_lost_power.py tests/property
+	  tests/bad_input tests/property
 
 sanitize-short: venv
 	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" $(SANITIZED_SHORT)

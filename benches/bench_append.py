@@ -29,6 +29,8 @@ from logs import (
 from measure import Interleaved, median_ratio, percentile, rates, record, round_seconds
 from sizes import Sizes
 
+from eoslog.store.store import engine_of
+
 # Until each file of the log was used and recycled, and the host has supplied the pages.
 WARMUP_ROUNDS = 3
 
@@ -88,7 +90,7 @@ def bench_append_async(benchmark: Any, bench_path: Path, sizes: Sizes, value_byt
     columns = arrow_batches(value_bytes, sizes.distinct_batches)
     with open_store(bench_path / "store", segment_bytes=sizes.segment_bytes) as store:
         producer = store.producer()
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         ours, peer, record_count = append_rounds(
             benchmark,
             bench_path,
@@ -216,7 +218,9 @@ def bench_append_idempotence(
             True: lambda column: on.append(TOPIC, partition=0, values=column),
             False: lambda column: off.append(TOPIC, partition=0, values=column),
         }
-        times = idempotence_pairs(benchmark, sizes, store.partition(TOPIC, 0), columns, appends)
+        times = idempotence_pairs(
+            benchmark, sizes, engine_of(store).partition(TOPIC, 0), columns, appends
+        )
     name = "idempotence_cost" if value_bytes == KB else "idempotence_cost_100b"
     record_idempotence(benchmark, name, times)
 

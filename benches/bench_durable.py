@@ -17,6 +17,8 @@ from logs import KB, TOPIC, arrow_values, encoded_batches, open_store, random_va
 from measure import percentile, record
 from sizes import Sizes
 
+from eoslog.store.store import engine_of
+
 THREADS = 8
 GROUP_RECORDS = 128
 
@@ -59,7 +61,7 @@ def bench_append_synced(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     with open_store(
         bench_path / "store", segment_bytes=sizes.synced_segment_bytes, durability="always"
     ) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         partition.prepare_spare()
         producer = store.producer()
 
@@ -89,7 +91,7 @@ def bench_append_synced_threads(benchmark: Any, bench_path: Path, sizes: Sizes) 
     with open_store(
         bench_path / "store", segment_bytes=sizes.synced_segment_bytes, durability="always"
     ) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         producers = [store.producer() for _ in range(THREADS)]
         for producer in producers:
             producer.append(TOPIC, partition=0, values=column)
@@ -129,7 +131,7 @@ def bench_flush_group(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     with open_store(
         bench_path / "store", segment_bytes=sizes.synced_segment_bytes, durability="commit"
     ) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         partition.prepare_spare()
         producer = store.producer()
 

@@ -27,7 +27,7 @@ from process_child import MOMENT_BYTES, wait_until
 from sizes import Sizes
 
 from eoslog.consumer.consumer import ARROW_BYTES_MAX
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 CHILD = Path(__file__).parent / "process_child.py"
 MEMORY_CHILD = Path(__file__).parent / "memory_child.py"
@@ -202,7 +202,7 @@ def bench_one_partition(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
         open_store(path, segment_bytes=sizes.segment_bytes) as store,
         processes(path, SMALL_WRITERS) as children,
     ):
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
 
         def append(writers: list[Process]) -> list[dict[str, int]]:
             nonlocal appended
@@ -329,7 +329,7 @@ def bench_tail(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
         processes(path, 1) as (child,),
         memory_processes(sizes.process_append_bytes, 1) as (peer,),
     ):
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         producer = store.producer()
 
         def append() -> float:
@@ -383,7 +383,7 @@ def bench_takeover(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     column = arrow_batches(KB, 1)[0]
     path = bench_path / "store"
     with open_store(path, segment_bytes=sizes.segment_bytes) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         producer = store.producer()
 
         def append() -> float:

@@ -13,6 +13,7 @@ from measure import percentile, record
 from sizes import Sizes
 
 from eoslog.bindings.partition_log import PRODUCER_ROW_BYTES, PartitionLog, empty_row
+from eoslog.store.store import engine_of
 
 VALUE = [b"v" * 100]
 
@@ -128,7 +129,7 @@ def bench_producer_return(benchmark: Any, bench_path: Path, sizes: Sizes) -> Non
     count = sizes.producer_return_count
     latencies: list[float] = []
     with open_store(bench_path / "store", segment_bytes=sizes.producer_segment_bytes) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         append_first_batches(partition.log, 1_000_000, count)
         partition.producer_state.cached_max = 0
         partition.producer_state.persist()

@@ -17,6 +17,7 @@ from measure import percentile, rates, record, round_seconds
 from sizes import Sizes
 
 from eoslog import TopicPartition
+from eoslog.store.store import engine_of
 
 FETCH_BYTES = 8 << 20
 SCAN_VALUE_BYTES = 100
@@ -40,7 +41,7 @@ def read_store(bench_path: Path, sizes: Sizes) -> Iterator[tuple[Any, int]]:
             moment += MS_A_BATCH
 
         record_count = fill(append, columns, sizes.read_bytes)
-        store.partition(TOPIC, 0).flush()
+        engine_of(store).partition(TOPIC, 0).flush()
         yield store, record_count
 
 
@@ -80,7 +81,7 @@ def bench_poll_arrow(benchmark: Any, read_store: tuple[Any, int], sizes: Sizes) 
 def bench_fetch_columns(benchmark: Any, read_store: tuple[Any, int], sizes: Sizes) -> None:
     """The engine's fetch into columns, below the consumer."""
     store, record_count = read_store
-    partition = store.partition(TOPIC, 0)
+    partition = engine_of(store).partition(TOPIC, 0)
 
     def run() -> int:
         offset = value_bytes = 0

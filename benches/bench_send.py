@@ -14,6 +14,8 @@ from logs import TOPIC, open_store, random_values, renew_segments
 from measure import rates, record, round_seconds
 from sizes import Sizes
 
+from eoslog.store.store import engine_of
+
 VALUE_BYTES = 100
 KEYED_PARTITIONS = 4
 DISTINCT_VALUES = 1000
@@ -28,7 +30,7 @@ def bench_send(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     values = distinct_values()
     given = [values[index % DISTINCT_VALUES] for index in range(sizes.send_count)]
     with open_store(bench_path / "store", segment_bytes=sizes.segment_bytes) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         producer = store.producer()
 
         def run() -> None:
@@ -59,7 +61,9 @@ def bench_send_keyed(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     with open_store(
         store_path, segment_bytes=sizes.segment_bytes, partitions=KEYED_PARTITIONS
     ) as store:
-        partitions = [store.partition(TOPIC, number) for number in range(KEYED_PARTITIONS)]
+        partitions = [
+            engine_of(store).partition(TOPIC, number) for number in range(KEYED_PARTITIONS)
+        ]
         producer = store.producer()
 
         def run() -> None:

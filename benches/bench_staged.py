@@ -17,6 +17,7 @@ from measure import rates, record, round_seconds
 from sizes import Sizes
 
 from eoslog import StagedWriter
+from eoslog.store.store import engine_of
 
 PARTITIONS = 4
 BATCHES_A_CALL = 10  # A data frame's batches have 10,000 rows.
@@ -44,7 +45,7 @@ def bench_staged_job(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     commit_seconds: list[float] = []
     job_rows = call_count * frame_rows
     with open_store(path, segment_bytes=sizes.staged_segment_bytes, partitions=PARTITIONS) as store:
-        partitions = [store.partition(TOPIC, number) for number in range(PARTITIONS)]
+        partitions = [engine_of(store).partition(TOPIC, number) for number in range(PARTITIONS)]
         messages: list[Any] = []
 
         def decide() -> None:

@@ -31,12 +31,16 @@ from measure import percentile, record
 from sizes import Sizes
 
 from eoslog import TopicPartition
+from eoslog.store.store import engine_of
 
 FETCH_BYTES = 8 << 20
 SMALL_RECORDS = 10
 SMALL_BYTES = 100
 THREADS = 16
 THREAD_PARTITIONS = 4
+WRITERS = 8
+# For so long each of their transactions does nothing.
+OPEN_S = 0.002
 # About what a coordinator's record of a decision takes.
 DECISION_BYTES = 200
 MOMENT_MS = 1_700_000_000_000
@@ -55,7 +59,7 @@ def bench_transaction_append(benchmark: Any, bench_path: Path, sizes: Sizes) -> 
     ours: list[float] = []
     plain: list[float] = []
     with open_store(bench_path / "store", segment_bytes=sizes.segment_bytes, partitions=2) as store:
-        partitions = [store.partition(TOPIC, number) for number in range(2)]
+        partitions = [engine_of(store).partition(TOPIC, number) for number in range(2)]
         producer = transactional_producer(store)
         other = store.producer()
 
@@ -162,7 +166,7 @@ def bench_transaction_synced(benchmark: Any, bench_path: Path, sizes: Sizes) -> 
     with open_store(
         bench_path / "store", segment_bytes=sizes.synced_segment_bytes, durability="commit"
     ) as store:
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         partition.prepare_spare()
         producer = transactional_producer(store)
 
@@ -194,6 +198,39 @@ def bench_transaction_synced(benchmark: Any, bench_path: Path, sizes: Sizes) -> 
         "transaction_synced_p99",
         p99,
         beside=f"two files, each pwrite and fdatasync: {bare_p99:.0f} µs",
+    )
+
+
+def bench_transaction_offsets(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """One record with the offset of a group, beside one record alone; what compacts the offsets
+    counts too.
+    """
+    taken_us: dict[bool, float] = {}
+    where = TopicPartition(TOPIC, 0)
+    with open_store(bench_path / "store", segment_bytes=sizes.segment_bytes) as store:
+        producer = transactional_producer(store)
+
+        def turn(offsets: bool) -> None:
+            begin_s = time.process_time()
+            for number in range(sizes.transaction_offsets_count):
+                producer.begin_transaction()
+                producer.send(TOPIC, b"v", partition=0)
+                if offsets:
+                    producer.send_offsets_to_transaction({where: number}, "bench")
+                producer.commit_transaction()
+            each_s = (time.process_time() - begin_s) / sizes.transaction_offsets_count
+            taken_us[offsets] = each_s * 1e6
+
+        def run() -> None:
+            for offsets in (False, True):
+                turn(offsets)
+
+        benchmark.pedantic(run, rounds=1)
+    record(
+        benchmark,
+        "transaction_offsets",
+        taken_us[True] / taken_us[False],
+        beside=f"{taken_us[True]:.2f}/{taken_us[False]:.2f} µs",
     )
 
 
@@ -242,6 +279,70 @@ def bench_transaction_threads(benchmark: Any, bench_path: Path, sizes: Sizes) ->
     record(benchmark, "transaction_threads_growth", together / alone)
 
 
+def bench_snapshots_beside_writers(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """Writers whose transactions overlap without a pause, with snapshots in a loop and without."""
+    rates: dict[bool, float] = {}
+    stops_ms: dict[bool, float] = {}
+    taken: list[dict[Any, int]] = []
+    with open_store(
+        bench_path / "store", segment_bytes=sizes.segment_bytes, partitions=WRITERS
+    ) as store:
+        for number in range(WRITERS):
+            partition = engine_of(store).partition(TOPIC, number)
+            for _ in range(sizes.snapshot_batches):
+                partition.append_columns([b"v"])
+        producers = [transactional_producer(store, f"bench-{one}") for one in range(WRITERS)]
+
+        def write(
+            number: int, stop: threading.Event, counts: list[int], longest: list[int]
+        ) -> None:
+            producer = producers[number]
+            while not stop.is_set():
+                producer.begin_transaction()
+                producer.append(TOPIC, partition=number, values=[b"v"])
+                time.sleep(OPEN_S)
+                begin = time.perf_counter_ns()
+                producer.append(TOPIC, partition=(number + 1) % WRITERS, values=[b"v"])
+                producer.commit_transaction()
+                longest.append(time.perf_counter_ns() - begin)
+                counts[number] += 1
+
+        def turn(snapshots: bool) -> None:
+            stop, counts, longest = threading.Event(), [0] * WRITERS, [0]
+            threads = [
+                threading.Thread(target=write, args=(one, stop, counts, longest))
+                for one in range(WRITERS)
+            ]
+            begin = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            while time.perf_counter() - begin < sizes.process_seconds:
+                if snapshots:
+                    taken.append(store.snapshot([TOPIC]))
+                else:
+                    time.sleep(OPEN_S)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            rates[snapshots] = sum(counts) / (time.perf_counter() - begin)
+            stops_ms[snapshots] = max(longest) / 1e6
+
+        def run() -> None:
+            for snapshots in (False, True):
+                turn(snapshots)
+
+        benchmark.pedantic(run, rounds=1)
+    advances = len({tuple(one.values()) for one in taken})
+    record(
+        benchmark,
+        "snapshot_beside_writers",
+        rates[True] / rates[False],
+        beside=f"{rates[True]:,.0f} and {rates[False]:,.0f} transactions/s, "
+        f"{len(taken)} snapshots with {advances} different cuts",
+    )
+    record(benchmark, "snapshot_stop", stops_ms[True], beside=f"without: {stops_ms[False]:.1f} ms")
+
+
 @contextmanager
 def filled_store(path: Path, columns: list[Any], total_bytes: int, aborts: bool) -> Iterator[Any]:
     """A store with so many committed bytes; with `aborts`, as many again that are not."""
@@ -256,7 +357,7 @@ def filled_store(path: Path, columns: list[Any], total_bytes: int, aborts: bool)
                 producer.abort_transaction()
             with producer.transaction():
                 producer.append(TOPIC, partition=0, values=column)
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         partition.flush()
         end = partition.last_stable_offset
         assert len(partition.aborted_transactions(0, end - 1)) == (count if aborts else 0)

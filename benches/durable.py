@@ -32,7 +32,7 @@ from durable_works import HAS_ROCKSDB, TURNS, WORKS, Work
 from figures import Figure
 from machine import describe_machine
 from measure import percentile
-from report import number, row, update_page
+from report import HEADING, measured_on, number, row, update_page
 
 TESTS = Path(__file__).parent.parent / "tests"
 COUNTER = Path(__file__).with_name("sync_counter.c")
@@ -212,13 +212,22 @@ class Results:
         cells = [
             work.what,
             f"{statistics.median(rates):,.0f}",
-            in_range(self.ratios(name, work.beside)) if work.beside in self._rounds else "",
+            self.beside_cell(name, work.beside) if work.beside in self._rounds else "",
             f"{self.latency_us(name, 0.5):,.0f}",
             f"{self.latency_us(name, 0.99):,.0f}",
             f"{cost.syncs:.3g}",
             *self.bytes_cells(cost.written_bytes, work),
         ]
         return f"| {' | '.join(cells)} |"
+
+    def beside_cell(self, name: str, beside: str) -> str:
+        """The rate of a work beside that of another, and what it is to reach."""
+        ratios = self.ratios(name, beside)
+        bound = TO_REACH.get(name)
+        if bound is None:
+            return in_range(ratios)
+        missed = "" if statistics.median(ratios) >= bound else "**no**: "
+        return f"{missed}{in_range(ratios)}, ≥{bound:g}"
 
     @staticmethod
     def bytes_cells(written: float | None, work: Work) -> tuple[str, str]:
@@ -239,8 +248,7 @@ class Results:
         """The 99th percentile beside the larger one of its two bounds."""
         p50, p99 = self.latency_us(name, 0.5), self.latency_us(name, 0.99)
         bare_p99 = self.latency_us("bare", 0.99)
-        said = f"p99 {p99:.0f}, p50 {p50:.0f}, p99 of the bare sync {bare_p99:.0f} µs"
-        return row(figure, {"measured": p99 / max(4 * p50, 1.5 * bare_p99), "beside": said})
+        return row(figure, {"measured": p99 / max(4 * p50, 1.5 * bare_p99)})
 
     def bytes_row(self, figure: Figure) -> str:
         written = self._costs["transaction_1"].written_bytes
@@ -250,15 +258,14 @@ class Results:
 
     def tables(self) -> list[str]:
         lines = [
-            "| one commit | commits/s | beside the bare sync | p50 µs | p99 µs | syncs "
+            "| one commit | commits/s | beside the bare sync, to reach | p50 µs | p99 µs | syncs "
             "| bytes to disk | per byte of value |",
             "|---|---:|---:|---:|---:|---:|---:|---:|",
         ]
         lines += [self.work_row(name, WORKS[name]) for name in self._rounds]
         lines += [
             "",
-            "| figure | to reach | measured | least to greatest | beside it | reached |",
-            "|---|---:|---:|---:|---|---|",
+            *HEADING,
         ]
         has = self._rounds.keys()
         lines += [self.ratio_row(one) for one in RATIOS if {one.name, one.beside} <= has]
@@ -290,20 +297,23 @@ def ratio(name: str, beside: str, what: str, at_least: float | None) -> Ratio:
     return Ratio(name, beside, Figure(what, "times", at_least=at_least))
 
 
+# Of the column "beside the bare sync"; the growing file for those of 1,000 records.
+TO_REACH = {
+    "transaction_1": 0.9,
+    "transaction_4": 2,
+    "transaction_16": 3.5,
+    "transaction_32": 4.5,
+    "transaction_8_processes": 2.5,
+    "column_new": 1,
+    "column_recycled": 1.25,
+    "sends_new": 0.75,
+}
 RATIOS = (
-    ratio("transaction_1", "bare", "transaction of one record beside the bare sync", 0.9),
-    ratio("transaction_1", "sqlite", "the same beside SQLite", 1.1),
+    ratio("transaction_1", "sqlite", "transaction of one record beside SQLite", 1.1),
     ratio("transaction_1", "rocksdb", "the same beside RocksDB", 1.2),
-    ratio("transaction_4", "bare", "4 threads beside the bare sync", 2),
-    ratio("transaction_16", "bare", "16 threads beside the bare sync", 3.5),
-    ratio("transaction_32", "bare", "32 threads beside the bare sync", 4.5),
-    ratio("transaction_8_processes", "bare", "8 processes beside the bare sync", 2.5),
     ratio("wide_50", "wide_1", "transaction over 50 partitions beside one over 1, 100 bytes", 0.5),
     ratio("wide_50_1kb", "transaction_1", "the same, 1 KB to each", None),
-    ratio("column_new", "growing_1000", "1,000 records as a column beside the growing file", 1),
-    ratio("column_new", "lmdb_1000", "the same beside LMDB", 2),
-    ratio("sends_new", "growing_1000", "by 1,000 `send` beside the growing file", 0.75),
-    ratio("column_recycled", "growing_1000", "the column, recycled segments", 1.25),
+    ratio("column_new", "lmdb_1000", "1,000 records as a column beside LMDB", 2),
 )
 P99_FIGURES = {
     f"transaction_{threads}": Figure(
@@ -325,10 +335,9 @@ def make_report(names: Sequence[str], effort: Effort) -> str:
         (folder / "counted").mkdir()
         rounds = run_rounds(names, folder / "rounds", effort)
         costs = count_costs(names, folder / "counted", effort)
-    lines = [f"Measured on {datetime.now(UTC):%Y-%m-%d}:", ""]
-    lines += [f"- {fact}: {value}" for fact, value in facts.items() if value]
     if not HAS_ROCKSDB:
-        lines.append("- RocksDB: rocksdict is not installed")
+        facts["RocksDB"] = "rocksdict is not installed"
+    lines = [measured_on(f"{datetime.now(UTC):%Y-%m-%d}", facts)]
     return "\n".join([*lines, "", *Results(rounds, costs).tables()])
 
 

@@ -41,6 +41,7 @@ from logs import (
 from process_child import wait_until
 
 import eoslog
+from eoslog.store.store import engine_of
 
 MIB = 1 << 20
 BLOCK_BYTES = 4096
@@ -318,7 +319,7 @@ class Log:
         assert partition.last_stable_offset == partition.log_end_offset == expected
 
     def renew(self, is_round_over: bool) -> None:
-        partition = self._store.partition(TOPIC, 0)
+        partition = engine_of(self._store).partition(TOPIC, 0)
         if self._recycled:
             # At once, before the store makes a new file for the next segment.
             renew_segments(partition)

@@ -98,6 +98,12 @@ FIGURES: dict[str, Figure] = {
     "transaction_one": Figure(
         "a transaction of one record, durability process, median", "µs", at_most=6.67
     ),
+    "transaction_offsets": Figure(
+        "a transaction of one record with the offset of one group, processor time of all threads "
+        "beside the same without",
+        "times",
+        at_most=3.5,
+    ),
     "transaction_synced": Figure(
         "a transaction of one record of 1 KB, durability commit, median", "µs"
     ),
@@ -109,6 +115,17 @@ FIGURES: dict[str, Figure] = {
     "transaction_synced_p99": Figure("the same, 99th percentile", "µs"),
     "transaction_threads": Figure("the same by 16 threads that share syncs", "records/s"),
     "transaction_threads_growth": Figure("the same beside one thread", "times", at_least=6),
+    "snapshot_beside_writers": Figure(
+        "8 threads whose transactions overlap, beside Store.snapshot in a loop: their rate beside "
+        "that without",
+        "times",
+        at_least=0.8,
+    ),
+    "snapshot_stop": Figure(
+        "the same, the longest time that a running transaction took for an append or its commit",
+        "ms",
+        at_most=10,
+    ),
     "read_committed": Figure(
         "read_committed beside read_uncommitted, transactions of 1,000 of 1 KB, none aborted",
         "% slower",

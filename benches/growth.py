@@ -35,6 +35,9 @@ PAUSE_S = 0.002
 IDS = 100
 IDLE_S = 20
 EXPORTS = 3
+OFFSETS = 100  # Of each group.
+OPENINGS = 9
+TURNS = 20
 SETTLE_S = 20  # What is done once after an append, and the first of the regular looks.
 SOON = {"log.flush.offset.checkpoint.interval.ms": 5000, "log.initial.task.delay.ms": 5000}
 
@@ -140,8 +143,7 @@ def close(folder: Path, size: int) -> float:
 
 def files(folder: Path, size: int) -> float:
     """The segment files that are open after all of so many partitions were written and read."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
     path = made(folder, size)
     with eoslog.open(path, durability="process") as store:
         fill(store, size)
@@ -223,6 +225,37 @@ def export(folder: Path, size: int) -> float:
     return statistics.median(timed(export_it) / timed(copy) for _ in range(EXPORTS))
 
 
+def opening(folder: Path, size: int) -> float:
+    """The median of openings after a clean close, with so many offsets committed."""
+    path = folder / "store"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t", partitions=OFFSETS)
+        for number in range(size // OFFSETS):
+            with store.consumer(group=f"group-{number}") as consumer:
+                consumer.assign([TopicPartition("t", one) for one in range(OFFSETS)])
+                consumer.commit({TopicPartition("t", one): one for one in range(OFFSETS)})
+    taken = []
+    for _ in range(OPENINGS):
+        begun_s = time.process_time()
+        with eoslog.open(path, durability="process"):
+            taken.append(time.process_time() - begun_s)
+    return max(taken[0], statistics.median(taken)) * 1e3
+
+
+def beyond_files(folder: Path, size: int) -> float:
+    """The CPU time of an append in turn to so many partitions, in microseconds."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    with eoslog.open(folder / "store", create=True, durability="process") as store:
+        store.create_topic("t", partitions=size)
+        fill(store, size)
+        producer = store.producer()
+        begun_s = time.process_time()
+        for _ in range(TURNS):
+            for number in range(size):
+                producer.append("t", partition=number, values=[b"value"])
+        return (time.process_time() - begun_s) / TURNS / size * 1e6
+
+
 class Cost(NamedTuple):
     what: str
     sizes: tuple[int, ...]
@@ -243,6 +276,11 @@ COSTS = {
     "wake": Cost(
         "append to reader with so many readers of other partitions, median µs", (0, 10, 40), wake
     ),
+    "opening": Cost(
+        "open after a clean close, with so many offsets of groups, ms of CPU",
+        (100, 10_000, 100_000),
+        opening,
+    ),
     "close": Cost("syncs of a close after so many partitions were read", (1, 100, 1000), close),
     "topic": Cost("create the last topic of so many, ms of CPU", (100, 600, 3000), topic),
     "state": Cost(
@@ -259,6 +297,11 @@ COSTS = {
         f"segment files open, of so many partitions, where {FILES} files are allowed",
         (100, 1000, 10_000),
         files,
+    ),
+    "beyond": Cost(
+        f"append in turn to so many partitions, where {FILES} files are allowed, µs of CPU",
+        (400, 600, 1000),
+        beyond_files,
     ),
     "export": Cost(
         "export to Kafka of so many MB, time beside a copy, both synced",

@@ -19,7 +19,7 @@ from logs import KB, TOPIC, arrow_batches, renew_segments
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 SMALL_BYTES = 100
 MOMENT_BYTES = 8
@@ -46,7 +46,7 @@ class Child:
 
     def renew(self, partition: int) -> None:
         """Make the full segments' files usable again."""
-        renew_segments(self.store.partition(TOPIC, partition))
+        renew_segments(engine_of(self.store).partition(TOPIC, partition))
 
     def append(self, partition: int, batch_count: int, start_ns: int) -> list[int]:
         """Batches of 1,000 records of 1 KB, from a moment on: when each was in."""

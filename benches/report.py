@@ -17,6 +17,7 @@ from figures import FIGURES, Figure
 
 BEGIN = "<!-- measured: begin -->"
 END = "<!-- measured: end -->"
+HEADING = ("| figure | to reach | measured | beside it |", "|---|---:|---:|---|")
 MILLION = 1e6
 
 
@@ -37,28 +38,29 @@ def make_report(results: dict[str, Any]) -> str:
     for bench in results["benchmarks"]:
         measured |= bench["extra_info"].get("figures", {})
     facts = results["machine_info"].get("eoslog", {})
-    lines = [f"Measured on {results['datetime'][:10]}:", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items() if value]
-    lines += [
-        "",
-        "| figure | to reach | measured | least to greatest | beside it | reached |",
-        "|---|---:|---:|---:|---|---|",
-    ]
+    lines = [measured_on(results["datetime"][:10], facts), "", *HEADING]
     lines += [row(figure, measured.get(name)) for name, figure in FIGURES.items()]
     return "\n".join(lines)
 
 
+def measured_on(day: str, facts: dict[str, Any]) -> str:
+    """When and on what machine, as a sentence."""
+    return (
+        f"Measured on {day}; {'; '.join(f'{name}: {one}' for name, one in facts.items() if one)}."
+    )
+
+
 def row(figure: Figure, found: dict[str, Any] | None) -> str:
     """One line of the table."""
-    cells = [figure.what, bound_of(figure), "not measured", "", "", ""]
+    cells = [figure.what, bound_of(figure), "not measured", ""]
     if found is not None:
         cells[2] = show(found["measured"], figure.unit)
         if "least" in found:
-            cells[3] = (
-                f"{number(found['least'], figure.unit)} to {number(found['greatest'], figure.unit)}"
-            )
-        cells[4] = found.get("beside", "")
-        cells[5] = {True: "yes", False: "**no**", None: ""}[figure.reached(found["measured"])]
+            least, greatest = (number(found[one], figure.unit) for one in ("least", "greatest"))
+            cells[2] += f" [{least}, {greatest}]"
+        if figure.reached(found["measured"]) is False:
+            cells[2] = f"**no**: {cells[2]}"
+        cells[3] = found.get("beside", "")
     return f"| {' | '.join(cells)} |"
 
 
@@ -66,13 +68,17 @@ def bound_of(figure: Figure) -> str:
     for sign, bound in (("≥", figure.at_least), ("≤", figure.at_most)):
         if bound is not None:
             shown = number(bound, figure.unit) if is_rate(figure.unit) else f"{bound:g}"
-            return f"{sign} {shown} {figure.unit}"
+            return f"{sign}{with_unit(shown, figure.unit)}"
     return ""
 
 
 def show(value: float, unit: str) -> str:
     """A value with its unit, as a person would write it."""
-    return f"{number(value, unit)} {unit}"
+    return with_unit(number(value, unit), unit)
+
+
+def with_unit(shown: str, unit: str) -> str:
+    return f"{shown}\u00d7" if unit == "times" else f"{shown} {unit}"
 
 
 def is_rate(unit: str) -> bool:

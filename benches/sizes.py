@@ -45,11 +45,13 @@ class Sizes:
     synced_segment_bytes: int
     transaction_pairs: int
     transaction_count: int
+    transaction_offsets_count: int
     transaction_synced_count: int
     transaction_init_count: int
     transaction_read_bytes: int
     open_transaction_count: int
     aborted_transaction_count: int
+    snapshot_batches: int
     process_append_bytes: int
     process_rounds: int
     process_seconds: float
@@ -97,11 +99,13 @@ FULL = Sizes(
     synced_segment_bytes=64 * MIB,
     transaction_pairs=2_000,
     transaction_count=20_000,
+    transaction_offsets_count=300_000,
     transaction_synced_count=1_000,
     transaction_init_count=500,
     transaction_read_bytes=512 * MIB,
     open_transaction_count=100_000,
     aborted_transaction_count=1_000_000,
+    snapshot_batches=300_000,
     process_append_bytes=256 * MIB,
     process_rounds=31,
     process_seconds=1.0,
@@ -149,11 +153,13 @@ TINY = Sizes(
     synced_segment_bytes=4 * MIB,
     transaction_pairs=10,
     transaction_count=50,
+    transaction_offsets_count=50,
     transaction_synced_count=8,
     transaction_init_count=5,
     transaction_read_bytes=2 * MIB,
     open_transaction_count=500,
     aborted_transaction_count=500,
+    snapshot_batches=100,
     process_append_bytes=2 * MIB,
     process_rounds=2,
     process_seconds=0.1,

@@ -38,8 +38,9 @@ _BEFORE_THE_LOG = -1                 # First offset of a transaction whose batch
 cdef class AbortIndexCheck:
     """Follows a log from its oldest segment on; each segment's file is checked at its end.
 
-    `log_first_offset` is where the oldest segment begins. Of a transaction that began before it,
-    nothing is asked but its producer and its marker.
+    `log_first_offset` is where the oldest segment begins, or the log start if that is higher. Of a
+    transaction that began before it, only the producer and the marker are checked; one that ended
+    before it is not.
     """
 
     def __init__(self, Py_ssize_t log_first_offset):
@@ -65,6 +66,8 @@ cdef class AbortIndexCheck:
         # Without batches it was empty, and has no entry; or they were deleted, and it has one.
         if marker_type == MARKER_ABORT and (first >= 0 or self._log_first_offset > 0):
             last = header.base_offset
+            if last < self._log_first_offset:
+                first = _BEFORE_THE_LOG
             stable = next(iter(self._open.values()), last + 1)
             self._aborted.append((header.producer_id, first, last, stable))
         return 0
@@ -88,7 +91,7 @@ cdef class AbortIndexCheck:
         path = described["path"][:-4] + ".txnindex"
         view = view_of(log, path, described["base_offset"], upper_bound)
         if view is None:
-            return 0                 # The segment was deleted meanwhile.
+            return 0                 # The segment has been deleted.
         found = self._wrong_in_memory(view, expected)
         if found is None:
             found = self._wrong_in_file(view, upper_bound, expected)

@@ -1,7 +1,9 @@
 # What a producer gathered: its records, encoded one by one into a batch of each partition.
+from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.bindings.thread_lock cimport ThreadLock
+from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BatchIdentity
 
 cdef class RecordAccumulator:
@@ -9,11 +11,11 @@ cdef class RecordAccumulator:
     cdef int64_t _capacity_bytes
     cdef int64_t _used_bytes
     cdef int64_t _base_timestamp
-    cdef int64_t _min_timestamp
     cdef int64_t _max_timestamp
     cdef int32_t _record_count
     cdef bint _busy                  # An append without the GIL is reading the buffer.
     cdef readonly int64_t batch_bytes_max
+    cdef readonly int64_t base_offset    # Of the batch that was appended last, -1 if none was.
 
     cdef int64_t add_record(
         self, object value, object key, object headers, int64_t timestamp_ms) except -1
@@ -47,4 +49,19 @@ cdef class Accumulator:
     cdef bint _takes_records                 # False also while no transaction takes them.
     cdef readonly object refusal             # Makes the error of each call; None while it is open.
 
-    cdef bint holds(self, topic, Py_ssize_t partition) except -1
+    cpdef bint holds(self, topic, Py_ssize_t partition) except -1
+
+cdef inline int64_t record_bytes_bound(object value, object key, object headers) except -1:
+    """The most that a record can add to a batch; of a wrong type, the overhead: add_record
+    refuses.
+    """
+    cdef int64_t bound = RECORD_OVERHEAD_BYTES_MAX
+    if type(value) is bytes:
+        bound += PyBytes_GET_SIZE(value)
+    if type(key) is bytes:
+        bound += PyBytes_GET_SIZE(key)
+    if headers:
+        # Counted generously: names are at most 4 bytes a character, lengths at most 5 bytes.
+        for name, content in (headers.items() if isinstance(headers, dict) else headers):
+            bound += 10 + 4 * len(name) + (0 if content is None else len(content))
+    return bound

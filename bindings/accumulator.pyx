@@ -4,8 +4,8 @@
 from eoslog import errors
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from eoslog.bindings.columns cimport encode_headers
@@ -25,6 +25,7 @@ cdef class RecordAccumulator:
         if batch_bytes_max <= BATCH_HEADER_BYTES:
             raise ValueError(f"batch_bytes_max {batch_bytes_max}")
         self.batch_bytes_max = batch_bytes_max
+        self.base_offset = -1
 
     def __dealloc__(self):
         free(self._buffer)
@@ -32,7 +33,6 @@ cdef class RecordAccumulator:
     cdef void reset(self) noexcept:
         self._used_bytes = BATCH_HEADER_BYTES
         self._base_timestamp = -1
-        self._min_timestamp = -1
         self._max_timestamp = -1
         self._record_count = 0
 
@@ -46,11 +46,6 @@ cdef class RecordAccumulator:
         """Size in bytes of the batch as it would be written now; 61 when empty."""
         return self._used_bytes
 
-    @property
-    def timestamps_ms(self):
-        """The oldest and the newest timestamp of the records held; (-1, -1) when empty."""
-        return self._min_timestamp, self._max_timestamp
-
     def clear(self):
         """Forget the records held."""
         if self._busy:
@@ -58,6 +53,11 @@ cdef class RecordAccumulator:
                 "two threads use one accumulator at once: another thread is appending it, and this "
                 "call did nothing")
         self.reset()
+
+    def has_room(self, value, key, headers, Py_ssize_t batch_bytes):
+        """True if it is empty, or has at most batch_bytes with this record, too."""
+        return not self._record_count or (
+            self._used_bytes + record_bytes_bound(value, key, headers) <= batch_bytes)
 
     def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
         """Encode one record after the last one; return the batch's size in bytes.
@@ -89,12 +89,12 @@ cdef class RecordAccumulator:
             value_at = <const uint8_t*>PyBytes_AS_STRING(value)
             value_bytes = PyBytes_GET_SIZE(value)
         elif value is not None:
-            raise TypeError(f"value: bytes or None, not {type(value).__name__}")
+            raise TypeError(f"value must be bytes or None, got {type(value).__name__}")
         if type(key) is bytes:
             key_at = <const uint8_t*>PyBytes_AS_STRING(key)
             key_bytes = PyBytes_GET_SIZE(key)
         elif key is not None:
-            raise TypeError(f"key: bytes or None, not {type(key).__name__}")
+            raise TypeError(f"key must be bytes or None, got {type(key).__name__}")
         if headers:
             encoded = encode_headers(headers)
             headers_at = <const uint8_t*>PyBytes_AS_STRING(encoded)
@@ -126,33 +126,11 @@ cdef class RecordAccumulator:
                     f"a record whose batch has {used_bytes} bytes; batches hold "
                     f"{self.batch_bytes_max}")
             self._base_timestamp = timestamp_ms
-            self._min_timestamp = timestamp_ms
-        elif timestamp_ms < self._min_timestamp:
-            self._min_timestamp = timestamp_ms
         if timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
         self._used_bytes = used_bytes
         self._record_count += 1
         return self._used_bytes
-
-    def encoded(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t base_sequence):
-        """The records held as one whole batch with base offset 0; they stay held.
-
-        Raises ValueError if there are none, or for numbers that no batch can have.
-        """
-        cdef BatchIdentity identity
-        if not (0 <= producer_epoch <= 0x7FFF and 0 <= base_sequence <= 0x7FFFFFFF
-                and producer_id >= 0):
-            raise ValueError(
-                f"producer {producer_id}, epoch {producer_epoch}, sequence {base_sequence}")
-        identity.base_offset = 0
-        identity.producer_id = producer_id
-        identity.partition_leader_epoch = 0
-        identity.base_sequence = <int32_t>base_sequence
-        identity.producer_epoch = <int16_t>producer_epoch
-        identity.attributes = 0
-        self.finish(&identity)
-        return PyBytes_FromStringAndSize(<const char*>self._buffer, self._used_bytes)
 
     cdef int finish(self, const BatchIdentity* identity) except -1:
         """Write the header: the buffer's first _used_bytes are then one whole batch."""
@@ -254,7 +232,7 @@ cdef class Accumulator:
         return count
 
     def filled_buffers(self, Py_ssize_t first_ms_max=0x7FFFFFFFFFFFFFFF):
-        """The buffers that hold records, the oldest of which was added by a time at the latest."""
+        """Return the buffers whose oldest record was added at `first_ms_max` or earlier."""
         cdef PartitionBuffer buffer
         cdef list found = []
         cdef list listed = []
@@ -293,7 +271,7 @@ cdef class Accumulator:
         self._topics.pop(topic, None)
         self._listed = [one for one in self._listed if (<PartitionBuffer>one).topic != topic]
 
-    cdef bint holds(self, topic, Py_ssize_t partition) except -1:
+    cpdef bint holds(self, topic, Py_ssize_t partition) except -1:
         """True if records were gathered for a partition that are not in the log."""
         found = self._topics.get(topic)
         if found is None:

@@ -1,21 +1,9 @@
 from typing import final
 
+from eoslog.bindings.column_set import ColumnSet
+
 DONE: int
 NO_ROOM: int
-
-@final
-class RecordSet:
-    def __len__(self) -> int: ...
-
-def checked_records(
-    values: object,
-    keys: object,
-    timestamps: object,
-    headers: object,
-    *,
-    timestamp_ms: int,
-    batch_bytes_max: int,
-) -> RecordSet: ...
 
 @final
 class BatchFiller:
@@ -28,7 +16,7 @@ class BatchFiller:
     def record_count(self) -> int: ...
     def held(self, partition: int) -> tuple[int, int]: ...
     def fill(
-        self, records: RecordSet, first: int, partition: int, held_bytes_max: int
+        self, records: ColumnSet, first: int, partition: int, held_bytes_max: int
     ) -> tuple[int, int]: ...
     def finish(
         self, partition: int, *, producer_id: int, producer_epoch: int, base_sequence: int

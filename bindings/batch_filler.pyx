@@ -8,10 +8,11 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memset
 
-from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
+from eoslog.bindings.column_set cimport ColumnSet
+from eoslog.bindings.record_batch cimport check_identity
 from eoslog.native.batch_filler cimport (
     FILL_DONE, FILL_NO_MEMORY, FILL_NO_ROOM, BatchFiller as NativeFiller, filler_close,
-    filler_empty, filler_fill, filler_finish, filler_open, filler_release, oversized_record,
+    filler_empty, filler_fill, filler_finish, filler_open, filler_release,
 )
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, BatchIdentity
 
@@ -25,40 +26,11 @@ cdef enum:
 
 
 @cython.final
-cdef class RecordSet:
-    """Columns that were checked, borrowed until this is dropped."""
-
-    cdef ColumnSet _opened
-
-    def __len__(self):
-        return self._opened.columns.count
-
-
-def checked_records(values, keys, timestamps, headers, *, Py_ssize_t timestamp_ms,
-                    Py_ssize_t batch_bytes_max):
-    """Borrow columns for a fill; `timestamp_ms` holds where no timestamps are given.
-
-    Raises TypeError or ValueError on columns that are none or differ in length, and
-    RecordTooLargeError for a record whose batch would exceed the limit all by itself.
-    """
-    cdef RecordSet records = RecordSet.__new__(RecordSet)
-    cdef int64_t index
-    cdef int64_t batch_bytes = 0
-    records._opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
-    with nogil:
-        index = oversized_record(&records._opened.columns, batch_bytes_max, &batch_bytes)
-    if index >= 0:
-        raise errors.RecordTooLargeError(
-            f"record {index} makes a batch of {batch_bytes} bytes; limit {batch_bytes_max}")
-    return records
-
-
-@cython.final
 cdef class BatchFiller:
     """One batch for each partition of a topic, filled record by record. One thread uses it.
 
-    The batch that `finish` hands out is the filler's own memory: as long as somebody looks at it,
-    nothing is added and nothing emptied (BufferError).
+    The batch that `finish` returns is the filler's own memory: while a view of it lives, nothing
+    is added and nothing emptied (BufferError).
     """
 
     cdef NativeFiller _filler
@@ -103,7 +75,7 @@ cdef class BatchFiller:
         return (self._filler.batches[partition].record_count,
                 self._filler.batches[partition].used_bytes)
 
-    def fill(self, RecordSet records not None, Py_ssize_t first, Py_ssize_t partition,
+    def fill(self, ColumnSet records not None, Py_ssize_t first, Py_ssize_t partition,
              Py_ssize_t held_bytes_max):
         """Add records from `first` on to a partition's batch, or each to its key's partition (-1).
 
@@ -116,14 +88,14 @@ cdef class BatchFiller:
         if partition != -1:
             self._check(partition)
         self._check_free()
-        if not 0 <= first <= records._opened.columns.count:
-            raise ValueError(f"record {first} of {records._opened.columns.count}")
+        if not 0 <= first <= records.columns.count:
+            raise ValueError(f"record {first} of {records.columns.count}")
         if held_bytes_max < 0:
             held_bytes_max = 0
         self._busy = True
         with nogil:
             stopped = filler_fill(
-                &self._filler, &records._opened.columns, &index, <int32_t>partition,
+                &self._filler, &records.columns, &index, <int32_t>partition,
                 <size_t>held_bytes_max)
         self._busy = False
         if stopped == FILL_NO_MEMORY:

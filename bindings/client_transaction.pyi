@@ -1,15 +1,30 @@
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
 from eoslog.bindings.accumulator import Accumulator, PartitionBuffer, RecordAccumulator
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_entry import TransactionPart
+
+@final
+class OffsetsTarget:
+    def __init__(
+        self,
+        partition: object,
+        part: TransactionPart,
+        keys: list[bytes],
+        page: SharedPage,
+        lock: int,
+        topics_count: int,
+    ) -> None: ...
 
 @disjoint_base
 class ClientTransaction:
     def __new__(cls, accumulator: Accumulator, *arguments: object, **named: object) -> Self: ...
     timeout_ms: int
+    end_refusal: str | None
+    def check_end(self) -> int: ...
     @property
     def accumulator(self) -> Accumulator: ...
     @property
@@ -39,7 +54,11 @@ class ClientTransaction:
     def state_number(self) -> int: ...
     @property
     def is_registered(self) -> bool: ...
+    def wait_to_begin(self) -> None: ...
     def register(self, partition: object = None) -> None: ...
+    def append_offsets(
+        self, target: OffsetsTarget, values: list[bytes], timestamp_ms: int
+    ) -> bool: ...
     def filled_pairs(self) -> list[tuple[RecordAccumulator, TransactionPart]]: ...
     def drop_others(self, topic: str) -> None: ...
     def unregistered_parts(self) -> list[TransactionPart]: ...

@@ -6,14 +6,48 @@ all that is rare: errors, aborts, columns, offsets. Outside of a transaction the
 no records.
 """
 
-from libc.stdint cimport int64_t
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
 
 from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer
 from eoslog.bindings.entry_lock cimport EntryLock
+from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.mapped_io cimport eos_elapsed_ms
+from eoslog.native.shared_page cimport shared_counter_load
+
+from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TIMEOUT_S
+from eoslog.errors import IllegalStateError
 
 cdef enum:
     NEVER_MS = 0x7FFFFFFF                     # Kafka's sign of a transaction without a timeout.
+cdef int _COUNTER_TOPICS = COUNTER_TOPICS
+cdef double _LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+
+
+@cython.final
+cdef class OffsetsTarget:
+    """Where offsets of some partitions go for a group without members, and their keys.
+
+    `lock` is the group's lock in the page. It holds until a topic is created or deleted:
+    `topics_count` is the page's counter of that, read before the partitions were looked for.
+    """
+
+    cdef object _partition
+    cdef object _part
+    cdef list _keys
+    cdef SharedPage _page
+    cdef int _lock
+    cdef uint64_t _topics_count
+
+    def __init__(self, partition not None, part not None, list keys not None,
+                 SharedPage page not None, int lock, uint64_t topics_count):
+        page._check_index(lock)
+        self._partition = partition
+        self._part = part
+        self._keys = keys
+        self._page = page
+        self._lock = lock
+        self._topics_count = topics_count
 
 
 cdef class ClientTransaction:
@@ -37,8 +71,15 @@ cdef class ClientTransaction:
         self.state_partition = None
         self._others = []
         self.timeout_ms = NEVER_MS
+        self.end_refusal = None
         self._registered = False
         self._registered_count = 0
+
+    cpdef int check_end(self) except -1:
+        """Raise IllegalStateError if its user may not end the open transaction now."""
+        if self.end_refusal is not None:
+            raise IllegalStateError(self.end_refusal)
+        return 0
 
     cdef bint may_begin(self) noexcept:
         """True if a transaction can begin without a look at what others did."""
@@ -64,6 +105,8 @@ cdef class ClientTransaction:
         if not self._registered and not self.accumulator._listed and (
                 self._is_behind() or self._entry_owner.fenced_because is not None):
             self.look_again()
+        if self.accumulator._listed:
+            self._wait_to_begin()
         if self._is_late():
             self.check_in_time()
         self._step(self._committing)
@@ -93,6 +136,19 @@ cdef class ClientTransaction:
         finally:
             self._give_entry()
         return answer
+
+    cdef int _wait_to_begin(self) except -1:
+        """Before the first record of a transaction, and before its id's lock: a snapshot may hold
+        those that begin.
+        """
+        if not self._registered and self._entry_lock is not None and (
+                self._entry_lock._page is not None):
+            return self._entry_lock._page.wait_to_begin()
+        return 0
+
+    def wait_to_begin(self):
+        """Wait, if the coordinator does not know the transaction yet, until it may begin."""
+        self._wait_to_begin()
 
     cdef int _take_entry(self) except -1:
         if self._entry_lock is not None:
@@ -217,6 +273,40 @@ cdef class ClientTransaction:
         self._registered = True
         if partition is not None and partition not in self._others:
             self._others.append(partition)
+
+    def append_offsets(self, OffsetsTarget target not None, list values not None,
+                       Py_ssize_t timestamp_ms):
+        """Append offsets in the open transaction; False, and none is appended, where more is to be
+        looked at first. A call that raised an error of the entry may be made in another way.
+        """
+        cdef list parts
+        if self._state != self._open or not self.accumulator._takes_records or self._is_late():
+            return False
+        self._wait_to_begin()
+        self._take_entry()
+        try:
+            if self._entry_owner.fenced_because is not None:
+                self._entry_owner.check()
+            self.register(target._partition)
+            parts = self.unregistered_parts()
+            if parts:
+                # One record of the coordinator for all partitions.
+                parts.append(target._part)
+                self._entry.add_partitions(self.producer_id, self.producer_epoch, parts)
+            target._page.take(target._lock, _LOCK_TIMEOUT_S)
+            try:
+                # Under the lock: a deletion that is not seen here buries what is written.
+                if shared_counter_load(
+                        target._page._page, _COUNTER_TOPICS) != target._topics_count:
+                    return False
+                self._entry.append_offsets(
+                    self.producer_id, self.producer_epoch, target._part, values, target._keys,
+                    timestamp_ms=timestamp_ms)
+            finally:
+                target._page.give(target._lock)
+        finally:
+            self._give_entry()
+        return True
 
     def filled_pairs(self):
         """(accumulator, part) of each buffer that holds records, in the order they were begun."""

@@ -17,7 +17,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from eoslog.native.column cimport (
-    COLUMN_FIXED, COLUMN_NULL, COLUMN_OFFSETS_32, COLUMN_OFFSETS_64, COLUMN_POINTERS,
+    COLUMN_FIXED, COLUMN_NULL, COLUMN_OFFSETS_32, COLUMN_OFFSETS_64, COLUMN_POINTERS, column_get,
 )
 from eoslog.native.varint cimport store_varint
 
@@ -25,12 +25,14 @@ cdef extern from "arrow_c_data.h" nogil:
     struct ArrowSchema:
         const char* format
         ArrowSchema* dictionary
+        void (*release)(ArrowSchema*)
     struct ArrowArray:
         int64_t length
         int64_t null_count
         int64_t offset
         int64_t n_buffers
         const void** buffers
+        void (*release)(ArrowArray*)
 
 
 @cython.final
@@ -59,16 +61,31 @@ cdef ColumnHolder open_column(object source, str name):
     if hasattr(source, "combine_chunks"):
         source = source.combine_chunks()
     if hasattr(source, "__arrow_c_array__"):
+        if hasattr(source, "validate"):
+            source.validate()            # ValueError where pyarrow's buffers are too short.
         open_arrow(holder, source, name)
         return holder
     if isinstance(source, numpy.ndarray):
         open_numpy(holder, source, name)
         return holder
-    open_list(holder, series_as_list(source, name), name)
+    open_list(holder, series_of_bytes(source, name), name)
     return holder
 
 
-def series_as_list(source, str name):
+cdef list series_of_bytes(object source, str name):
+    """A Series (of pandas, of polars) of bytes or of texts as a list of bytes, with None for what
+    is missing; of anything else, its cells. Raises TypeError, and ValueError for half a character.
+    """
+    cells = series_as_list(source, name)
+    if str not in set(map(type, cells)):
+        return cells
+    try:
+        return [cell.encode() if type(cell) is str else cell for cell in cells]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+cdef list series_as_list(object source, str name):
     """A Series (of pandas, of polars) as a list, with None for what is missing. Raises TypeError
     for anything else: it is the last kind of column that is looked for.
     """
@@ -76,24 +93,50 @@ def series_as_list(source, str name):
     if not isinstance(cells, list):
         raise TypeError(
             f"{name}: a column is a list of bytes, an Arrow binary or string array, a numpy array "
-            f"of bytes or a Series of them, not {type(source).__name__}")
+            f"of bytes or a Series of bytes or texts, not {type(source).__name__}")
     if hasattr(source, "isna"):          # Pandas has nan and other things in their places.
         cells = [None if is_missing else cell
                  for cell, is_missing in zip(cells, source.isna(), strict=True)]
     return cells
 
 
+cdef int make_pointers(
+    ColumnHolder holder, Py_ssize_t count, const uint8_t*** pointers, int64_t** lengths
+) except -1:
+    """Have the holder's column be one of pointers, which the caller fills in."""
+    holder._scratch = malloc(<size_t>(count + 1) * (sizeof(uint8_t*) + sizeof(int64_t)))
+    if holder._scratch == NULL:
+        raise errors.OutOfMemoryError(f"a column of {count} pointers")
+    pointers[0] = <const uint8_t**>holder._scratch
+    lengths[0] = <int64_t*>(pointers[0] + count + 1)
+    holder.column.kind = COLUMN_POINTERS
+    holder.column.count = count
+    holder.column.pointers = pointers[0]
+    holder.column.lengths = lengths[0]
+    return 0
+
+
+cdef ColumnHolder column_in_order(const Column* column, const int64_t* order, int64_t count):
+    """Return the cells of a column, which must outlive this one, in another order."""
+    cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
+    cdef const uint8_t** pointers = NULL
+    cdef int64_t* lengths = NULL
+    cdef int64_t index
+    if column.kind != COLUMN_NULL:
+        make_pointers(holder, count, &pointers, &lengths)
+        with nogil:
+            for index in range(count):
+                lengths[index] = column_get(column, order[index], &pointers[index])
+    return holder
+
+
 cdef int open_list(ColumnHolder holder, object source, str name) except -1:
     cdef object cells = tuple(source)    # A copy: it cannot change while the GIL is released.
     cdef Py_ssize_t count = len(cells)
-    cdef const uint8_t** pointers
-    cdef int64_t* lengths
+    cdef const uint8_t** pointers = NULL
+    cdef int64_t* lengths = NULL
     cdef Py_ssize_t index
-    holder._scratch = malloc(<size_t>(count + 1) * (sizeof(uint8_t*) + sizeof(int64_t)))
-    if holder._scratch == NULL:
-        raise errors.OutOfMemoryError(f"{name}: {count} pointers")
-    pointers = <const uint8_t**>holder._scratch
-    lengths = <int64_t*>(pointers + count + 1)
+    make_pointers(holder, count, &pointers, &lengths)
     for index in range(count):
         cell = cells[index]
         if type(cell) is bytes:
@@ -106,10 +149,6 @@ cdef int open_list(ColumnHolder holder, object source, str name) except -1:
             raise TypeError(
                 f"{name}[{index}]: bytes or None, not {type(cell).__name__}")
     holder._owner = cells
-    holder.column.kind = COLUMN_POINTERS
-    holder.column.count = count
-    holder.column.pointers = pointers
-    holder.column.lengths = lengths
     return 0
 
 
@@ -119,6 +158,8 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
     schema_capsule, array_capsule = source.__arrow_c_array__()
     cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
     cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
+    if schema.release == NULL or array.release == NULL:
+        raise ValueError(f"{name}: the Arrow array was released: another consumer took it")
     cdef str form = schema.format.decode()
     cdef Column* column = &holder.column
     holder._owner = (schema_capsule, array_capsule)
@@ -204,9 +245,10 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
     return numpy.ascontiguousarray(array)
 
 
-def timestamp_column(timestamps):
+cdef object timestamp_column(object timestamps):
     """Return the timestamps of a caller as int64 milliseconds: the same memory where it can be.
-    Raises TypeError, and ValueError for nulls and for what is beyond 64 bits.
+    Raises TypeError, ValueError for nulls and for what is beyond 64 bits, InvalidTimestampError for
+    times before 1970. The integer -1 is none.
     """
     try:
         has_nulls, array = array_of_times(timestamps)
@@ -262,7 +304,11 @@ cdef object milliseconds_of(object times):
         is_beyond = True
     if is_beyond:
         raise ValueError("timestamps: a time is missing, or beyond 64 bits of milliseconds")
-    return found.view(numpy.int64)
+    found = found.view(numpy.int64)
+    if found.size and found.min() < 0:   # -1 would stand for none.
+        raise errors.InvalidTimestampError(
+            f"timestamps: the time {times[found.argmin()]} is before 1970")
+    return found
 
 
 cdef int varint_append(bytearray out, Py_ssize_t value) except -1:
@@ -273,17 +319,6 @@ cdef int varint_append(bytearray out, Py_ssize_t value) except -1:
     end = store_varint(scratch, <int32_t>value)
     out += (<char*>scratch)[:end - scratch]
     return 0
-
-
-def header_pairs(headers):
-    """One record's headers, a mapping or pairs of any kind, as a list of (str, bytes or None).
-
-    Raises TypeError, and ValueError for a name that is no UTF-8.
-    """
-    pairs = checked_pairs(headers)
-    for name, _ in pairs:
-        encoded_name(name)
-    return pairs
 
 
 cdef bytes encoded_name(str name):
@@ -326,7 +361,7 @@ cdef list checked_pairs(object headers):
     return checked
 
 
-def header_cells(headers):
+cdef object header_cells(object headers):
     """A column of headers as a list with a cell for each record; None for no column.
 
     Raises TypeError.

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from eoslog.native.atomics cimport load_acquire_32
 from eoslog.native.commit_journal cimport (
     journal_empty_half, journal_free, journal_free_buffers, journal_init, journal_start,
-    journal_stop, journal_take_file, journal_wait, journal_wake,
+    journal_stop, journal_take_file, journal_wait, journal_wake, journal_write_headers,
 )
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.journal_file cimport (
@@ -28,6 +28,8 @@ cdef extern from "<errno.h>" nogil:
 
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
 HALVES = 2
+# With those of the file before, whose numbers follow, until that one is retired.
+ALL_HALVES = 2 * HALVES
 JOURNAL_ID_BYTES = 16
 
 
@@ -60,8 +62,18 @@ cdef class CommitJournal:
 
     @property
     def failed_errno(self):
-        """The errno of the write after which it took no more records; 0 if none failed."""
+        """The errno of the write after which its file took no more records; 0 if none failed."""
         return self.native.failed_errno
+
+    @property
+    def failed_count(self):
+        """How many writes failed, to all its files."""
+        return self.native.failed_count
+
+    @property
+    def fill_count(self):
+        """How often a half was full."""
+        return self.native.fill_count
 
     @property
     def half_bytes(self):
@@ -74,29 +86,44 @@ cdef class CommitJournal:
         return {"records": self.native.records_written, "bytes": self.native.bytes_written,
                 "requests": self.native.requests_written}
 
-    def take_file(self, file, bint synced, bytes journal_id not None, int64_t half_bytes):
-        """Write the headers of both halves into a file of zeros, which it holds from now on.
-
-        `synced`: the file is open so that each write is on the disk when it returns. The file has
-        to be synced and named before `start`. Raises OSError.
+    @staticmethod
+    def write_headers(file, bint synced, bytes journal_id not None, int64_t half_bytes):
+        """Have a file be two empty halves. `synced`: each write to it is on the disk when it
+        returns. Raises OSError.
         """
         cdef int fd = file.fileno()
         cdef const uint8_t* raw = journal_id
         cdef int error
-        if len(journal_id) != JOURNAL_ID_BYTES:
-            raise ValueError(f"a journal id of {len(journal_id)} bytes")
-        if half_bytes < 2 * JOURNAL_BLOCK_BYTES or half_bytes % JOURNAL_BLOCK_BYTES:
-            raise ValueError(f"a half of {half_bytes} bytes")
+        check_sizes(journal_id, half_bytes)
+        with nogil:
+            error = journal_write_headers(fd, synced, raw, half_bytes)
+        if error != 0:
+            raise OSError(error, os.strerror(error))
+
+    def take_file(self, file, bint synced, bytes journal_id not None, int64_t half_bytes):
+        """Go over to a file that has its headers, is synced and has its name on the disk; `start`
+        has it take records. The caller keeps the one before until it is retired.
+
+        Raises OSError; then nothing has changed.
+        """
+        cdef int fd = file.fileno()
+        cdef const uint8_t* raw = journal_id
+        cdef int error
+        check_sizes(journal_id, half_bytes)
         if load_acquire_32(&self.native.usable):
             raise ValueError("the journal is in use")
-        for half in range(HALVES):
-            if self.native.halves[half].covered_count or self.native.halves[half].kept:
-                raise ValueError(f"half {half} is not retired")
-        self._file = file
+        if not self.is_retired(before=True):
+            raise ValueError("the previous file is not retired")
         with nogil:
             error = journal_take_file(&self.native, fd, synced, raw, half_bytes)
         if error != 0:
             raise OSError(error, os.strerror(error))
+        self._file = file
+
+    def want(self):
+        """Have a file made, and do not wait until the process waits for the disk often."""
+        self.native.wanted = True
+        journal_wake(&self.native)
 
     def start(self):
         """Take records from now on."""
@@ -117,7 +144,7 @@ cdef class CommitJournal:
         return shared_word_load(&self.native.work)
 
     def wait(self, uint32_t work, double timeout_s):
-        """Sleep until a half is full or somebody wakes, unless that happened since `work`."""
+        """Sleep until a half is full or a wake-up comes, unless that happened since `work`."""
         cdef int64_t timeout_ns = <int64_t>(timeout_s * 1e9)
         with nogil:
             journal_wait(&self.native, work, timeout_ns)
@@ -132,7 +159,7 @@ cdef class CommitJournal:
         cdef int half
         pthread_mutex_lock(&self.native.lock)
         try:
-            for half in range(HALVES):
+            for half in range(ALL_HALVES):
                 if self.native.halves[half].full and self.native.halves[half].record_count > 0:
                     found.append(half)
         finally:
@@ -140,7 +167,7 @@ cdef class CommitJournal:
         return found
 
     def logs_of(self, int half):
-        """The logs of which a half holds bytes, as far as they are open."""
+        """Return the open logs whose bytes a half holds."""
         cdef list addresses = []
         cdef int32_t index
         self._check_half(half)
@@ -167,17 +194,27 @@ cdef class CommitJournal:
             raise OSError(error, os.strerror(error))
         return True
 
-    @property
-    def is_empty(self):
-        """True if neither half holds anything that the files do not."""
+    def is_retired(self, *, bint before=False):
+        """True if neither half of the file, or of the one before, holds anything that the logs'
+        files do not.
+        """
+        cdef int first = HALVES if before else 0
         return not any(
             self.native.halves[half].covered_count or self.native.halves[half].kept
-            for half in range(HALVES))
+            for half in range(first, first + HALVES))
 
     cdef int _check_half(self, int half) except -1:
-        if not 0 <= half < HALVES:
-            raise ValueError(f"half {half}; there are {HALVES}")
+        if not 0 <= half < ALL_HALVES:
+            raise ValueError(f"half {half} is outside [0, {ALL_HALVES})")
         return 0
+
+
+cdef int check_sizes(bytes journal_id, int64_t half_bytes) except -1:
+    if len(journal_id) != JOURNAL_ID_BYTES:
+        raise ValueError(f"journal id must have {JOURNAL_ID_BYTES} bytes, got {len(journal_id)}")
+    if half_bytes < 2 * JOURNAL_BLOCK_BYTES or half_bytes % JOURNAL_BLOCK_BYTES:
+        raise ValueError(f"a half must be two or more whole blocks, got {half_bytes} bytes")
+    return 0
 
 
 # What a recovery reads.
@@ -200,7 +237,8 @@ def half_header(const unsigned char[::1] block not None, int half):
 
 
 def record_at(const unsigned char[::1] half not None, Py_ssize_t position):
-    """(journal id, epoch, number, bytes, ranges) of the record at a position of a half.
+    """(journal id, epoch, number, bytes, ranges, (epoch of the other half, count of its records))
+    of the record at a position of a half.
 
     A range is (topic id, partition, base offset, position in the file, end offset, where its bytes
     begin in the half, count of its bytes). None if no whole record is there.
@@ -232,4 +270,5 @@ def record_at(const unsigned char[::1] half not None, Py_ssize_t position):
             one.end_offset, data, one.bytes))
         at += <Py_ssize_t>sizeof(one)
         data += one.bytes
-    return (<const char*>header.journal_id)[:16], header.epoch, header.number, header.bytes, ranges
+    return (<const char*>header.journal_id)[:16], header.epoch, header.number, header.bytes, (
+        ranges), (header.other_epoch, header.other_count)

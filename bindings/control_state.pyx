@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.native.control_page cimport (
     CONTROL_PAGE_BYTES, CONTROL_PAGE_MAGIC, ControlFile, ControlPage, control_is_ready,
-    control_synced_before,
+    control_start_before, control_synced_before,
 )
 
 
@@ -49,14 +49,32 @@ def synced_before(str path not None, bytes topic_id not None, int partition):
     last, also if that died before it had opened the partition.
     """
     cdef ControlFile file
-    cdef bytes raw = bytes_of_page(path)
-    if len(topic_id) != 16:
-        raise ValueError(f"a topic id of {len(topic_id)} bytes")
-    if raw is None:
+    if not load_page(&file, path, topic_id):
         return 0
-    memcpy(&file, <const char*>raw, CONTROL_PAGE_BYTES)
     return control_synced_before(
         &file.page, <const unsigned char*><const char*>topic_id, partition)
+
+
+def start_before(str path not None, bytes topic_id not None, int partition):
+    """Return the offset where a partition's log starts, by the file of its page; -1 if the file
+    has nothing valid of that partition.
+    """
+    cdef ControlFile file
+    if not load_page(&file, path, topic_id):
+        return -1
+    return control_start_before(
+        &file.page, <const unsigned char*><const char*>topic_id, partition)
+
+
+cdef bint load_page(ControlFile* file, str path, bytes topic_id) except -1:
+    """False where there is no page."""
+    cdef bytes raw = bytes_of_page(path)
+    if len(topic_id) != 16:
+        raise ValueError(f"topic id must have 16 bytes, got {len(topic_id)}")
+    if raw is None:
+        return False
+    memcpy(file, <const char*>raw, CONTROL_PAGE_BYTES)
+    return True
 
 
 cdef bytes bytes_of_page(str path):

@@ -259,7 +259,7 @@ cdef class LockedEntry:
                 raise
             if is_current:
                 return self._entry
-            self._lock.give()  # It was forgotten, or it expired, meanwhile.
+            self._lock.give()  # The entry has been forgotten or has expired.
 
     def __exit__(self, error_type, error, traceback):
         self._leave()

@@ -11,7 +11,10 @@ import os
 import stat
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno as last_error
 
+from eoslog.native.new_file cimport eos_make_directory, eos_open_owned
 from eoslog.native.named_sync cimport eos_sync_file_system
 
 
@@ -22,8 +25,21 @@ cdef class FileDescriptor:
     cdef int _fd
 
     def __cinit__(self, path not None, int flags, int mode=0o600):
+        cdef bytes name = _name_of(path)
+        cdef const char* raw = name
+        cdef int fd = -1, error = EINTR
         self._fd = -1
-        self._fd = os.open(path, flags, mode)
+        flags |= os.O_CLOEXEC
+        while fd < 0:
+            with nogil:
+                fd = eos_open_owned(raw, flags, mode)
+                error = last_error
+            if fd >= 0:
+                self._fd = fd
+            elif error != EINTR:
+                raise OSError(error, os.strerror(error), os.fspath(path))
+            else:
+                PyErr_CheckSignals()
 
     def __dealloc__(self):
         self._close()
@@ -52,6 +68,42 @@ cdef class FileDescriptor:
         self._close()
 
 
+cdef bytes _name_of(path):
+    cdef bytes name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    return name
+
+
+def make_directory(path not None):
+    """Make a directory that its owner alone can use; root makes it for the owner of the one above.
+
+    Raises OSError.
+    """
+    cdef bytes name = _name_of(path)
+    cdef const char* raw = name
+    cdef int error
+    with nogil:
+        error = eos_make_directory(raw)
+    if error != 0:
+        raise OSError(error, os.strerror(error), os.fspath(path))
+
+
+def make_directories(path not None):
+    """Make a directory, and those above it that are missing; one that is there stays as it is."""
+    try:
+        make_directory(path)
+    except FileNotFoundError:
+        above = os.path.dirname(os.fspath(path))
+        if not above:
+            raise
+        make_directories(above)
+        make_directories(path)
+    except OSError:
+        if not os.path.isdir(path):
+            raise
+
+
 def sync_path(path not None, int flags):
     """Sync the file, or the directory, at a path; `flags` as of os.open. Raises OSError."""
     cdef FileDescriptor file = FileDescriptor(path, flags)
@@ -75,6 +127,14 @@ def sync_file_system(int fd):
     if error != 0:
         raise OSError(error, os.strerror(error))
     return True
+
+
+def open_private(path not None, int flags):
+    """Open a file for `open`; one that is made is its owner's alone. Raises OSError."""
+    cdef FileDescriptor file = FileDescriptor(path, flags)
+    cdef int fd = file._fd
+    file._fd = -1
+    return fd
 
 
 def open_regular(path not None, int flags):

@@ -12,7 +12,7 @@ def reserve_behind(int descriptor, Py_ssize_t position_bytes, Py_ssize_t byte_co
     """
     cdef int failed
     if descriptor < 0 or position_bytes < 0 or byte_count <= 0:
-        raise ValueError(f"descriptor {descriptor}, {byte_count} bytes at {position_bytes}")
+        raise ValueError(f"no {byte_count} bytes at {position_bytes} of descriptor {descriptor}")
     with nogil:
         failed = eos_reserve_behind(descriptor, position_bytes, byte_count)
     return failed == 0
@@ -24,6 +24,6 @@ def begin_writeback(int descriptor, Py_ssize_t position_bytes, Py_ssize_t byte_c
     Nothing is durable by it, and a failure shows in the sync.
     """
     if descriptor < 0 or position_bytes < 0 or byte_count <= 0:
-        raise ValueError(f"descriptor {descriptor}, {byte_count} bytes at {position_bytes}")
+        raise ValueError(f"no {byte_count} bytes at {position_bytes} of descriptor {descriptor}")
     with nogil:
         eos_begin_writeback(descriptor, position_bytes, byte_count)

@@ -38,7 +38,7 @@ def verify_offset_index(dict described, dict batches, Py_ssize_t expected, log_e
         if batches.get(place, -1) not in (None, base_offset + relative):
             reason = f"no batch at {place} ends at relative offset {relative}"
         elif relative <= last:
-            reason = f"relative offset {relative} stands behind {last}"
+            reason = f"relative offset {relative} follows {last}"
         if reason is not None:
             problems.append({"path": path, "position_bytes": position, "reason": reason})
             return

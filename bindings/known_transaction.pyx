@@ -54,9 +54,9 @@ cdef class TransactionPart:
     def __cinit__(self, str topic not None, Py_ssize_t partition, PartitionLog log not None):
         self._topic_bytes = topic.encode()
         if not 0 < len(self._topic_bytes) <= 0x7FFF:
-            raise ValueError(f"a topic's name of {len(self._topic_bytes)} bytes")
+            raise ValueError(f"topic must have 1 to 32767 bytes, got {len(self._topic_bytes)}")
         if not 0 <= partition <= 0x7FFFFFFF:
-            raise ValueError(f"partition {partition}")
+            raise ValueError(f"partition {partition} is outside [0, 2**31)")
         log._check_open()
         self.topic = topic
         self.partition = <int>partition

@@ -337,7 +337,7 @@ cdef class LogProducers(LogReader):
         """The rows of dirty_producers are stored: they need not be handed out again."""
         self._check_open()
         if not 0 <= offset <= log_end(&self._log):
-            raise ValueError(f"offset {offset} is not in [0, {log_end(&self._log)}]")
+            raise ValueError(f"offset {offset} is outside [0, {log_end(&self._log)}]")
         if offset > self._log.producers.persisted_offset:
             self._log.producers.persisted_offset = offset
 
@@ -346,7 +346,7 @@ cdef class LogProducers(LogReader):
         cdef uint32_t evicted
         self._check_open()
         if keep_max < 0:
-            raise ValueError(f"keep_max {keep_max}")
+            raise ValueError(f"keep_max must be 0 or more, got {keep_max}")
         keep_max = min(keep_max, <Py_ssize_t>0x7FFFFFFF)
         self._view()
         with nogil:
@@ -363,7 +363,7 @@ cdef class LogProducers(LogReader):
         cdef ProducerEntry* target
         self._check_open()
         if len(row) != PRODUCER_ROW_BYTES:
-            raise ValueError(f"a producer row of {len(row)} bytes, not {PRODUCER_ROW_BYTES}")
+            raise ValueError(f"producer row must have {PRODUCER_ROW_BYTES} bytes, got {len(row)}")
         memcpy(&entry, <const char*>row, sizeof(ProducerEntry))
         check_row(&entry)
         self._view()

@@ -10,6 +10,7 @@ cdef class LogReader(OpenedLog):
     cdef Status _decode(
         self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
         FetchSizes* sizes, object into, Fault* fault) except *
+    cdef object _timestamp_types(self, ReadRange* found, object offsets)
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
     cdef list _records(
         self, ReadRange* found, int64_t offset, int64_t record_count, bytes prefix, dict newest)

@@ -1,7 +1,8 @@
 # cython: language_level=3
 """Reading an opened log: whole batches, records as columns, records as objects, offsets by time.
 
-No lock is taken: a read holds the mapping of its segment, and sees what was published before it.
+No lock is taken: a read holds the mapping of its segment, and sees what was published before it. A
+committed one waits while another thread takes the log up again, and what is decided is not known.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from eoslog import errors
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
@@ -27,6 +28,10 @@ from eoslog.native.record_batch cimport (
     RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_OK
+
+
+cdef enum:
+    OFFSETS_AHEAD = 64               # So many batches are looked at, whatever is asked for.
 
 
 class Holes(NamedTuple):
@@ -53,6 +58,7 @@ cdef class Columns:
     cdef readonly int64_t next_offset
     cdef readonly object offsets             # int64
     cdef readonly object timestamps          # int64, milliseconds
+    cdef readonly object timestamp_types     # int32, 1 for LogAppendTime; None where none has it
     cdef readonly object key_data            # uint8
     cdef readonly object key_offsets         # int32, record_count + 1
     cdef readonly object key_validity        # uint8 bitmap (bit set = not null), None without nulls
@@ -163,6 +169,8 @@ cdef class LogReader(OpenedLog):
                 columns.next_offset = found.next_offset
             if sizes.header_count:
                 columns.headers = self._headers(&found, offset, sizes.record_count)
+            if found.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+                columns.timestamp_types = self._timestamp_types(&found, columns.offsets)
             return columns
         finally:
             read_close(&self._log, &found)
@@ -210,6 +218,20 @@ cdef class LogReader(OpenedLog):
             return status
         finally:
             free(sources)
+
+    cdef object _timestamp_types(self, ReadRange* found, object offsets):
+        """Timestamp type of each record that fetch_decode took, by the headers of their batches."""
+        cdef int64_t position = 0
+        cdef int64_t taken = 0
+        cdef BatchHeader header
+        types = numpy.zeros(len(offsets), numpy.int32)
+        while taken < len(offsets):
+            batch_header_load(found.data + position, &header)
+            first = taken
+            taken = offsets.searchsorted(header.base_offset + header.last_offset_delta, "right")
+            types[first:taken] = 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+            position += header.batch_bytes
+        return types
 
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count):
         """Headers of the records that fetch_decode took; only where some record has any."""
@@ -288,10 +310,17 @@ cdef class LogReader(OpenedLog):
         cdef FetchSizes sizes
         cdef Fault fault
         cdef Status status
+        cdef int64_t near = bound        # Batches beyond it are not even looked at.
+        if 0 <= max_records < (bound - offset) // 4:
+            near = min(bound, offset + 2 * max_records + OFFSETS_AHEAD)
         self._fault_init(&fault)
         with nogil:
             status = read_open(
-                &self._log, offset, bound, max_bytes, committed, &found, &fault)
+                &self._log, offset, near, max_bytes, committed, &found, &fault)
+            if status == STATUS_OK and found.segment == NULL and near < bound:
+                # Compaction has left a hole.
+                status = read_open(
+                    &self._log, offset, bound, max_bytes, committed, &found, &fault)
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
         if found.segment == NULL:
@@ -363,7 +392,7 @@ cdef class LogReader(OpenedLog):
     @property
     def holes_below(self):
         """Missing offsets from here on are damage; compaction may have left out some below."""
-        return self._log.options.holes_below if self._log.options.contiguous else INT64_MAX
+        return self._log.options.holes_below
 
     @holes_below.setter
     def holes_below(self, Py_ssize_t offset):
@@ -390,7 +419,8 @@ cdef class LogReader(OpenedLog):
 cdef tuple copied_cells(
     const FetchCells* cells, int64_t count, int64_t data_bytes, int64_t null_count
 ):
-    """The bytes of the cells one after the other, and the bitmap of which is not null, if any is.
+    """Return the bytes of the cells one after the other, and the bitmap of the cells that are not
+    null, if any is null.
     """
     cdef uint8_t[::1] data = numpy.empty(data_bytes, numpy.uint8)
     cdef uint8_t[::1] validity = None

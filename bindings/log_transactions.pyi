@@ -1,6 +1,7 @@
 from typing import final
 
 from eoslog.bindings.log_producers import LogProducers
+from eoslog.bindings.transaction_cuts import TransactionCuts
 
 @final
 class OpenTransaction:
@@ -33,7 +34,9 @@ class LogTransactions(LogProducers):
     @property
     def aborted_transaction_count(self) -> int: ...
     def aborted_transactions(self, first: int, upper_bound: int) -> list[AbortedTransaction]: ...
-    def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]: ...
+    def take_in_transactions(
+        self, cuts: TransactionCuts, number: int, first: int, upper_bound: int
+    ) -> None: ...
     def first_offset_of(
         self, transactions: set[tuple[int, int]], first: int, upper_bound: int
     ) -> int: ...

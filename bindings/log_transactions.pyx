@@ -7,6 +7,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free
 
+from eoslog.bindings.transaction_cuts cimport TransactionCuts
 from eoslog.native.abort_index cimport AbortedTransaction as NativeAborted
 from eoslog.native.abort_index cimport abort_index_collect
 from eoslog.native.log_lock cimport log_view_end
@@ -17,6 +18,7 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.sequence_window cimport ProducerEntry
 from eoslog.native.status cimport STATUS_OK, Fault, Status
+from eoslog.native.transaction_cuts cimport cuts_take_in
 
 
 @cython.final
@@ -99,7 +101,7 @@ cdef class LogTransactions(LogProducers):
         cdef Status status
         self._check_open()
         if first < 0 or upper_bound < first:
-            raise ValueError(f"offsets [{first}, {upper_bound})")
+            raise ValueError(f"[{first}, {upper_bound}) is no range of offsets")
         self._refresh()
         with nogil:
             status = abort_index_collect(&self._log.aborts, first, upper_bound, &native, &count)
@@ -117,29 +119,23 @@ cdef class LogTransactions(LogProducers):
             free(native)
         return found
 
-    def transactions_between(self, Py_ssize_t first, Py_ssize_t upper_bound):
-        """The transactions with batches in [first, upper_bound), open or ended: a set of
-        (producer id, epoch of the batches).
+    def take_in_transactions(self, TransactionCuts cuts not None, Py_ssize_t number,
+                             int64_t first, Py_ssize_t upper_bound):
+        """Have cuts take in the transactions, open or ended, with batches in [first, upper_bound),
+        as those of the log of this number. Logs are taken in one after the other, the ranges of
+        each from its beginning on.
         """
-        cdef set found = set()
-        cdef int64_t last_id = -1
-        cdef int last_epoch = -1
-        cdef int64_t position
-        cdef ReadRange batches
-        cdef BatchHeader header
+        cdef Fault fault
+        cdef Status status
+        cdef int64_t bound
+        cuts._check_number(number)
         self._check_open()
-        while first < upper_bound and self._open_range(first, upper_bound, &batches):
-            position = 0
-            while position < batches.data_bytes:
-                batch_header_load(batches.data + position, &header)
-                if is_transactional(&header) and (
-                        header.producer_id != last_id or header.producer_epoch != last_epoch):
-                    last_id, last_epoch = header.producer_id, header.producer_epoch
-                    found.add((last_id, last_epoch))
-                position += header.batch_bytes
-            first = batches.next_offset
-            read_close(&self._log, &batches)
-        return found
+        bound = self._bound(upper_bound, False)
+        self._fault_init(&fault)
+        with nogil:
+            status = cuts_take_in(&cuts._cuts, <int32_t>number, &self._log, first, bound, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, first)
 
     def first_offset_of(self, set transactions not None, Py_ssize_t first,
                         Py_ssize_t upper_bound):

@@ -36,8 +36,8 @@ def verify_segment(
     `described` is an entry of PartitionLog.segment_files(): what follows its size is left
     alone. `expected` is the end of the segment before, -1 for the first; from `contiguous_from` on
     no offset may be missing. `aborts` follows the transactions of the sound batches, `producers`
-    their writers. `log_end()` is asked for where the last segment ends, which may have moved on
-    meanwhile; None for others.
+    their writers. `log_end()` is asked for where the last segment ends, which may have moved on;
+    None for others.
     """
     cdef BatchHeader header
     cdef Fault found

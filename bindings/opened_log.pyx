@@ -11,10 +11,10 @@ import zlib
 from contextlib import suppress
 
 from eoslog import errors
+from eoslog.bindings.file_descriptor import make_directories
 from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.bindings.snapshot_files import (
-    SEGMENT_NAME, remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets,
-    snapshot_path,
+    SEGMENT_NAME, remove_stray_snapshots, snapshot_offsets, snapshot_path,
 )
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
@@ -29,19 +29,20 @@ from eoslog.native.atomics cimport load_acquire_64
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.commit_journal cimport CommitJournal as NativeJournal, journal_leave
 from eoslog.native.control_boot cimport (
-    ControlBoot, control_boot_here, control_note_boot, control_synced_this_boot,
+    ControlBoot, control_boot_here, control_keep_synced_this_boot, control_note_boot,
+    control_synced_this_boot,
 )
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, CONTROL_WANT_SHARED, ControlPage, control_flag,
     control_init, control_is_ready, control_keep_synced, control_load, control_set_flag,
-    control_store, control_synced_before, control_unlock, control_want,
+    control_start_before, control_store, control_synced_before, control_unlock, control_want,
 )
 from eoslog.native.log_close cimport log_detach
 from eoslog.native.log_follow cimport log_attach, log_attach_lock
 from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
+    close_fd, eos_file_bytes, eos_map, eos_maps_keep_locks, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
@@ -79,16 +80,16 @@ cdef class OpenedLog:
         self._page_fd = -1
 
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
-                 str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
-                 Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None,
-                 bytes topic_id=bytes(16), LogOpening opening=None, bytes boot_id=None,
-                 CommitJournal journal=None):
+                 str spare_path, str cut_path, dict config not None, bint clean,
+                 Py_ssize_t recovery_point=0, Py_ssize_t log_start_offset=0,
+                 bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
+                 LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None):
         if self._page_map != NULL:
-            raise ValueError("a partition log is opened once")
+            raise ValueError("the partition log is already open")
         self.path = path
         self.topic = topic
         if not 0 <= partition <= 0x7FFFFFFF:
-            raise ValueError(f"partition {partition}")
+            raise ValueError(f"partition {partition} is outside [0, 2**31)")
         self.partition = <int>partition
         self._close_lock = threading.Lock()
         self._load_producer = self._reattach = None
@@ -99,9 +100,7 @@ cdef class OpenedLog:
         self._page_directory_bytes = os.fsencode(os.path.dirname(control_path))
         for directory in (cut_path, os.path.dirname(control_path)):
             if not os.path.isdir(directory):
-                # The mode is that of the last one alone.
-                os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-                os.makedirs(directory, mode=0o700, exist_ok=True)
+                make_directories(directory)
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
         self._log.cut_directory = self._cut_bytes
@@ -169,12 +168,13 @@ cdef class OpenedLog:
         self._log.options.leader_epoch = 0
         self._log.options.written_bytes_min = config.get("eoslog.written.bytes", _NO_LIMIT)
         self._log.options.durable = config.get("eoslog.durable", 0) != 0
-        self._log.options.contiguous = config.get("eoslog.contiguous", 0) != 0
+        if not self._log.options.durable and eos_maps_keep_locks(self._log.directory):
+            self._log.options.mapped_max = config.get("eoslog.mapped.files", 0)
         self._log.options.holes_below = config.get("eoslog.holes.below", 0)
         if not 0 < self._log.options.segment.segment_bytes <= 0x7FFFFFFF:
-            raise ValueError(f"segment.bytes {config['segment.bytes']}")
+            raise ValueError(f"segment.bytes {config['segment.bytes']} is outside [1, 2**31)")
         if self._log.options.segment.fill_bytes < 4096:
-            raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']}: 4096 or more")
+            raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']} is below 4096")
         return 0
 
     cdef int _open_page(
@@ -192,14 +192,15 @@ cdef class OpenedLog:
         cdef const uint8_t* raw = own_session
         cdef int64_t file_bytes = 0
         cdef int64_t modified_ms = 0
+        cdef int64_t start_before
         cdef int fd = -1
         cdef int error
         if len(own_session) != 16:
-            raise ValueError(f"a session of {len(own_session)} bytes")
+            raise ValueError(f"session must have 16 bytes, got {len(own_session)}")
         if len(topic_id) != 16:
-            raise ValueError(f"a topic id of {len(topic_id)} bytes")
+            raise ValueError(f"topic id must have 16 bytes, got {len(topic_id)}")
         if boot_id is not None and len(boot_id) != 16:
-            raise ValueError(f"a boot id of {len(boot_id)} bytes")
+            raise ValueError(f"boot id must have 16 bytes, got {len(boot_id)}")
         memset(&boot, 0, sizeof(ControlBoot))
         error = eos_open(path, True, False, &fd)
         if error == 0:
@@ -215,15 +216,19 @@ cdef class OpenedLog:
             self._log.page = <ControlPage*>self._page_map
             self.attached = session is not None and control_is_ready(self._log.page, raw)
             if not self.attached:
+                if boot_id is not None and control_boot_here(&boot, boot_id, fd):
+                    self._synced_this_boot = control_synced_this_boot(
+                        self._log.page, topic_id, self.partition, &boot)
+                # Before the page names the log and the run of the kernel.
+                control_keep_synced_this_boot(self._log.page, self._synced_this_boot)
                 # Stored after the sync that it records, so it is true after a power cut too.
                 self.synced_before = control_synced_before(
                     self._log.page, topic_id, self.partition)
                 control_keep_synced(
                     self._log.page, topic_id, self.partition, self.synced_before)
-                if boot_id is not None and control_boot_here(&boot, boot_id, fd):
-                    self._synced_this_boot = control_synced_this_boot(
-                        self._log.page, topic_id, self.partition, &boot)
+                start_before = control_start_before(self._log.page, topic_id, self.partition)
                 error = control_init(self._log.page, raw)
+                self._log.page.log_start_offset = start_before
                 control_note_boot(self._log.page, &boot)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
                 self._log.page.partition = self.partition
@@ -312,13 +317,11 @@ cdef class OpenedLog:
             self._raise(status, &fault)
         self._was_clean = clean
         self._log.own_end = log_end(&self._log)
-        remove_stray_snapshots(self.path, log_end(&self._log))
-        if not clean:
-            remove_spoiled_snapshots(self.path)
+        remove_stray_snapshots(self.path, log_end(&self._log), clean=clean)
         return 0
 
     cdef int _attach(self) except -1:
-        """Attach to what other processes have open; none appends, rolls or deletes meanwhile."""
+        """Attach to a log that is open elsewhere; no process appends, rolls or deletes now."""
         cdef Fault fault
         cdef Status status
         cdef SegmentFile* files = NULL
@@ -469,9 +472,7 @@ cdef class OpenedLog:
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2:
         cdef int64_t end
         self._refresh()
-        end = log_end(&self._log)
-        if committed:
-            end = log_stable_end(&self._log)
+        end = decided_end(self) if committed else log_end(&self._log)
         return end if upper_bound < 0 or upper_bound > end else upper_bound
 
     cdef int64_t _readable_end(self, bint committed) except -1:
@@ -479,7 +480,7 @@ cdef class OpenedLog:
         cdef int64_t end, held
         self._refresh()
         # In this order: what is adopted in between lies above the offset that is held then.
-        end = log_stable_end(&self._log) if committed else log_end(&self._log)
+        end = decided_end(self) if committed else log_end(&self._log)
         held = control_load(&self._log.page.hold_offset)
         return held if 0 <= held < end else end
 
@@ -504,7 +505,7 @@ cdef class OpenedLog:
     def last_stable_offset(self):
         self._check_open()
         self._refresh()
-        return log_stable_end(&self._log)
+        return decided_end(self)
 
     @property
     def recovery_point(self):
@@ -632,7 +633,7 @@ cdef class OpenedLog:
                 for base_offset, size_bytes in found]
 
     def segments(self):
-        """Return `segment_files` with largest_timestamp_ms; one deleted meanwhile is left out."""
+        """Return `segment_files` with largest_timestamp_ms; one just deleted is left out."""
         described = [
             segment | {"largest_timestamp_ms": self.largest_timestamp_ms(segment["base_offset"])}
             for segment in self.segment_files()
@@ -710,3 +711,15 @@ cdef class LogOpening:
         self._log = None
         if kind is not None and log is not None:
             log._give_up_opening()
+
+
+cdef int64_t decided_end(OpenedLog log) except -1:
+    """The last stable offset. While another thread stores it, or takes the log up again, it may be
+    lower than what the caller saw of the log: that is waited for.
+    """
+    cdef int64_t stable = log_stable_end(&log._log)
+    if stable < log_end(&log._log) and log._reattach is not None:
+        log._view()
+        stable = log_stable_end(&log._log)
+        log_view_end(&log._log)
+    return stable

@@ -1,6 +1,7 @@
 # One partition's log for Python.
 from libc.stdint cimport int64_t
 
+from eoslog.bindings.column_set cimport ColumnSet
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.native.log_append cimport AppendOutcome, ProducerStamp
 
@@ -18,5 +19,5 @@ cdef AppendResult make_result(const AppendOutcome* outcome)
 
 cdef class PartitionLog(LogTransactions):
     cdef AppendResult append_stamped(
-        self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max)
+        self, ColumnSet opened, ProducerStamp* stamp, int64_t batch_records_max,
+        int64_t batch_bytes_max)

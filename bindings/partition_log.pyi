@@ -16,6 +16,7 @@ from eoslog.bindings.producers_verification import TransactionFollower
 from eoslog.bindings.status import ProducerNotCached as ProducerNotCached
 
 def count_deleted() -> int: ...
+
 @final
 class AppendResult:
     @property

@@ -5,6 +5,7 @@ import os
 from contextlib import suppress
 
 from eoslog import errors
+from eoslog.bindings.file_descriptor import make_directories
 from eoslog.bindings.log_verification import verify_segment
 from eoslog.bindings.producers_verification cimport ProducersCheck
 from eoslog.bindings.segment_pieces import open_segment
@@ -24,7 +25,8 @@ from libc.string cimport memset
 from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_transactions cimport LogTransactions
-from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
+from eoslog.bindings.column_set cimport ColumnSet, open_columns
+from eoslog.bindings.record_batch cimport check_identity
 from eoslog.native.commit_journal cimport (
     CommitJournal as NativeJournal, DurableWish, make_durable,
 )
@@ -90,8 +92,9 @@ cdef class PartitionLog(LogTransactions):
                        bint transactional=False):
         """Append all records of the columns and return an AppendResult.
 
-        They are split into batches of at most batch_records_max records and batch_bytes_max bytes
-        (0: max.message.bytes). A duplicate returns the first write's offsets. On an error in the
+        A ColumnSet may come in place of `values`: it has the others too. The records are split into
+        batches of at most batch_records_max records and batch_bytes_max bytes (0:
+        max.message.bytes). A duplicate returns the first write's offsets. On an error in the
         middle (a full disk), the exception's `appended_record_count` says how many are in.
         `transactional`: the producer's transaction, in which its coordinator has this partition;
         without a base sequence (-1), or with OFFSETS_SEQUENCE, it is an append of a coordinator
@@ -102,22 +105,21 @@ cdef class PartitionLog(LogTransactions):
         elif not (producer_id >= 0 and 0 <= producer_epoch <= 0x7FFF):
             raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
         if transactional and producer_id < 0:
-            raise ValueError("a transaction has a producer id")
+            raise ValueError("a transactional batch needs a producer id")
         cdef ProducerStamp stamp
         stamp.transactional = transactional
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
         stamp.base_sequence = <int32_t>base_sequence
         return self.append_stamped(
-            values, keys, timestamps, headers, timestamp_ms, &stamp, batch_records_max,
-            batch_bytes_max)
+            open_columns(values, keys, timestamps, headers, timestamp_ms), &stamp,
+            batch_records_max, batch_bytes_max)
 
     cdef AppendResult append_stamped(
-        self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max
+        self, ColumnSet opened, ProducerStamp* stamp, int64_t batch_records_max,
+        int64_t batch_bytes_max
     ):
         """Append columns like append_columns, for a producer whose identity was checked."""
-        cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
         cdef int32_t base_sequence = stamp.base_sequence
         cdef AppendOutcome outcome
         cdef Fault fault
@@ -198,6 +200,7 @@ cdef class PartitionLog(LogTransactions):
             accumulator._busy = False
             if status >= 0:
                 accumulator.reset()
+                accumulator.base_offset = outcome.base_offset
                 return make_result(&outcome)
             self._before_repeat(status, &fault, "")
 
@@ -278,7 +281,7 @@ cdef class PartitionLog(LogTransactions):
         if coordinator_epoch is not None:
             given = coordinator_epoch
             if not 0 <= given <= 0x7FFFFFFF:
-                raise ValueError(f"coordinator epoch {given}")
+                raise ValueError(f"coordinator epoch {given} is outside [0, 2**31)")
         marker.producer_id = producer_id
         marker.producer_epoch = <int16_t>producer_epoch
         marker.coordinator_epoch = <int32_t>given
@@ -296,8 +299,8 @@ cdef class PartitionLog(LogTransactions):
             self._before_repeat(status, &fault)
 
     def sync_up_to(self, Py_ssize_t offset, bint in_pieces=False):
-        """Sync everything below `offset`; threads that wait here share one sync. `in_pieces`: what
-        others write to the disk meanwhile waits less for it, and the caller longer.
+        """Sync everything below `offset`; threads that wait here share one sync. `in_pieces`:
+        other writes to the disk wait less for it, and the caller waits longer.
         """
         cdef Fault fault
         cdef Status status
@@ -338,8 +341,8 @@ cdef class PartitionLog(LogTransactions):
 
     def journaled_end(self, int half):
         """What a half of the process's journal has of the log ends here, or below."""
-        if not 0 <= half < 2:
-            raise ValueError(f"half {half}; there are 2")
+        if not 0 <= half < 4:
+            raise ValueError(f"half {half} is outside [0, 4)")
         return self._log.journal_ends[half]
 
     def flush(self, bint with_indexes=True):
@@ -419,7 +422,7 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if self._log.options.spare_segments > 0:
             with suppress(OSError):  # Without it the files are removed.
-                os.makedirs(os.fsdecode(self._spare_bytes), mode=0o700, exist_ok=True)
+                make_directories(os.fsdecode(self._spare_bytes))
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -458,7 +461,7 @@ cdef class PartitionLog(LogTransactions):
         cdef Status status
         self._check_open()
         if offset < 0:
-            raise ValueError(f"offset {offset}")
+            raise ValueError(f"offset must be 0 or more, got {offset}")
         if self.attached:
             raise errors.StoreInUseError(
                 f"{self.topic}-{self.partition} is open in other processes: it cannot be cut back")
@@ -492,7 +495,7 @@ cdef class PartitionLog(LogTransactions):
             raise ValueError(
                 f"{count} spare files; eoslog.spare.segments is {self._log.options.spare_segments}")
         self._fault_init(&fault)
-        os.makedirs(os.fsdecode(self._spare_bytes), mode=0o700, exist_ok=True)
+        make_directories(os.fsdecode(self._spare_bytes))
         with nogil:
             status = spare_prepare(self._log.directory, self._log.spare_directory,
                                    <int32_t>count, self._log.options.segment.segment_bytes,
@@ -521,7 +524,7 @@ cdef class PartitionLog(LogTransactions):
         if status != STATUS_OK:
             self._raise(status, &fault)
         if clean:
-            remove_stray_snapshots(self.path, log_end(&self._log))
+            remove_stray_snapshots(self.path, log_end(&self._log), clean=True)
 
     def detach(self):
         """Let go of the log as it is: other processes go on with it. May be called twice.
@@ -545,7 +548,7 @@ cdef class PartitionLog(LogTransactions):
         where they are kept, the rows, and at which offset they are true. `counted(records)` is
         called with the number of sound records, markers aside. Runs beside appends, rolls
         and deletions, by other processes too. What is appended later is not checked; a segment that
-        is deleted meanwhile is skipped.
+        is deleted before its turn is skipped.
         """
         cdef list problems = []
         cdef int64_t expected = -1
@@ -560,9 +563,11 @@ cdef class PartitionLog(LogTransactions):
                 # So were all before it: what they hold of transactions no longer counts.
                 aborts = producers = None
                 expected = -1
+                if transactions is not None:
+                    transactions.lose_track()  # Until the next segment, if there is one.
                 continue
             if aborts is None:
-                aborts = AbortIndexCheck(segment["base_offset"])
+                aborts = AbortIndexCheck(max(segment["base_offset"], log_start))
                 producers = ProducersCheck(
                     segment["base_offset"], transactions, expiration_ms,
                     numbered=self.topic != "__consumer_offsets", log_start=log_start)

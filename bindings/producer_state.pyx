@@ -18,7 +18,7 @@ PRODUCER_ROW_BYTES = sizeof(ProducerEntry)
 
 
 def empty_row(Py_ssize_t producer_id):
-    """The row of a producer of which nothing is known."""
+    """Return the row of an unknown producer."""
     cdef ProducerEntry entry
     memset(&entry, 0, sizeof(ProducerEntry))
     entry_clear(&entry, producer_id)
@@ -70,7 +70,7 @@ def row_state(bytes row not None):
     """The ProducerState that a row describes."""
     cdef ProducerEntry entry
     if len(row) != PRODUCER_ROW_BYTES:
-        raise ValueError(f"a producer row of {len(row)} bytes, not {PRODUCER_ROW_BYTES}")
+        raise ValueError(f"producer row must have {PRODUCER_ROW_BYTES} bytes, got {len(row)}")
     memcpy(&entry, <const char*>row, sizeof(ProducerEntry))
     return make_state(&entry)
 
@@ -89,7 +89,7 @@ cdef int load_rows(ProducerTable* table, bytes rows) except -1:
     cdef ProducerEntry row
     cdef ProducerEntry* entry
     if len(rows) % PRODUCER_ROW_BYTES:
-        raise ValueError(f"{len(rows)} bytes are no producer rows of {PRODUCER_ROW_BYTES}")
+        raise ValueError(f"producer rows have {PRODUCER_ROW_BYTES} bytes each, got {len(rows)}")
     for position in range(0, len(rows), sizeof(ProducerEntry)):
         memcpy(&row, at + position, sizeof(ProducerEntry))
         check_row(&row)

@@ -12,7 +12,7 @@ cdef class ProducersCheck:
     cdef int64_t _log_first_offset
     cdef int64_t _expiration_ms
     cdef bint _lost
-    cdef int64_t _hole_end           # Behind the last offsets that are missing; -1: none are.
+    cdef int64_t _hole_end           # After the last missing offsets; -1: none are missing.
     cdef bint _numbered
     cdef int64_t _log_start
     cdef int64_t record_count        # Of the sound batches, markers aside.

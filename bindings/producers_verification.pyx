@@ -5,9 +5,9 @@ The log is followed into a table of its own, from its oldest batch on. Against i
 batch of each producer, `.snapshot` files, and stored rows; transactions go to an object that
 knows what coordinators decided.
 
-What cannot be known is no problem: a producer of which the log has nothing may begin anywhere, and
-so may one that was silent for so long that it may have expired, or of which batches may have been
-in a hole that compaction left.
+What cannot be known is no problem: a producer without a batch in the log may begin anywhere. So may
+one that was silent for so long that it may have expired, or whose batches may have been in a hole
+that compaction left.
 """
 
 import os
@@ -160,7 +160,7 @@ cdef class ProducersCheck:
         if entry != NULL and header.producer_epoch < entry.producer_epoch and (
                 header.max_timestamp - entry.last_timestamp < self._expiration_ms):
             return (f"a marker of producer {header.producer_id} with epoch "
-                    f"{header.producer_epoch}, behind epoch {entry.producer_epoch}")
+                    f"{header.producer_epoch} after epoch {entry.producer_epoch}")
         if self._transactions is None:
             return None
         data_epoch = -1
@@ -177,7 +177,7 @@ cdef class ProducersCheck:
             return None
         if header.producer_epoch < entry.producer_epoch:
             return (f"a batch of producer {header.producer_id} with epoch "
-                    f"{header.producer_epoch}, behind epoch {entry.producer_epoch}")
+                    f"{header.producer_epoch} after epoch {entry.producer_epoch}")
         if not self._numbered or header.base_sequence < 0:
             return None
         if self._may_lack(entry):
@@ -210,7 +210,7 @@ cdef class ProducersCheck:
         try:
             raw = read_snapshot(path)
         except FileNotFoundError:
-            return                   # Retention, or a newer one, has taken it away meanwhile.
+            return                   # Retention or a newer one has removed it.
         offset = int(os.path.basename(path)[:20])
         memset(&fault, 0, sizeof(Fault))
         table_init(&table)

@@ -1,8 +1,7 @@
 # Records and batches as Python sees them.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from eoslog.native.record_batch cimport Record as NativeRecord
-from eoslog.native.batch_encode cimport RecordColumns
 
 cdef class Record:
     cdef readonly str topic
@@ -14,13 +13,22 @@ cdef class Record:
     cdef readonly object value
     cdef readonly tuple headers
 
-cdef class ColumnSet:
-    cdef RecordColumns columns
-    cdef object _holders
-    cdef object _timestamps
+cdef class BatchHeader:
+    cdef readonly int64_t position_bytes
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t batch_bytes
+    cdef readonly int32_t partition_leader_epoch
+    cdef readonly int magic
+    cdef readonly uint32_t crc
+    cdef readonly int attributes
+    cdef readonly int32_t last_offset_delta
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int32_t base_sequence
+    cdef readonly int32_t record_count
 
-cdef ColumnSet open_columns(
-    object values, object keys, object timestamps, object headers, int64_t timestamp_ms)
 cdef Record make_record(
     const NativeRecord* native, str topic, int partition, int timestamp_type)
 

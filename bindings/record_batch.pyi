@@ -35,9 +35,6 @@ class Record:
     def __hash__(self) -> int: ...
 
 @final
-class ColumnSet: ...
-
-@final
 class BatchEncoder:
     def __init__(self, initial_bytes: int = 1048576) -> None: ...
     def encode_columns(

@@ -9,7 +9,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
-from eoslog.bindings.columns cimport ColumnHolder, open_column, open_headers, open_timestamps
+from eoslog.bindings.column_set cimport ColumnSet, open_columns
 from eoslog.bindings.status cimport compression_name, raise_status
 from eoslog.native.batch_encode cimport batch_bytes_bound, batch_encode, newest_timestamp
 from eoslog.native.crc32c cimport crc32c as native_crc32c
@@ -106,44 +106,6 @@ cdef tuple decode_headers(const NativeRecord* native):
 
 
 @cython.final
-cdef class ColumnSet:
-    """Columns of one call, checked against each other and borrowed until it is dropped."""
-
-    def __cinit__(self):
-        memset(&self.columns, 0, sizeof(RecordColumns))
-
-
-cdef ColumnSet open_columns(
-    object values, object keys, object timestamps, object headers, int64_t timestamp_ms
-):
-    """Borrow the columns of a call. ValueError when their lengths differ."""
-    cdef ColumnSet opened = ColumnSet.__new__(ColumnSet)
-    cdef ColumnHolder value_holder = open_column(values, "values")
-    cdef ColumnHolder key_holder = open_column(keys, "keys")
-    cdef ColumnHolder header_holder
-    cdef const int64_t[::1] timestamps_view
-    cdef int64_t count = value_holder.column.count
-    if values is None:
-        if keys is None:
-            raise TypeError("values: a column, not None")
-        count = key_holder.column.count      # All values null: a column of tombstones.
-    if keys is not None and key_holder.column.count != count:
-        raise ValueError(f"keys: {key_holder.column.count} for {count} values")
-    header_holder = open_headers(headers, count)
-    opened._timestamps = open_timestamps(timestamps, count)
-    if opened._timestamps is not None and count:
-        timestamps_view = opened._timestamps
-        opened.columns.timestamps = &timestamps_view[0]
-    opened.columns.values = value_holder.column
-    opened.columns.keys = key_holder.column
-    opened.columns.headers = header_holder.column
-    opened.columns.default_timestamp_ms = timestamp_ms
-    opened.columns.count = count
-    opened._holders = (value_holder, key_holder, header_holder)
-    return opened
-
-
-@cython.final
 cdef class BatchEncoder:
     """Encodes columns into whole v2 batches in one growing buffer of its own."""
 
@@ -228,21 +190,6 @@ cdef int check_identity(
 @cython.final
 cdef class BatchHeader:
     """The header of one batch, by Kafka's names, and where it was found."""
-
-    cdef readonly int64_t position_bytes
-    cdef readonly int64_t base_offset
-    cdef readonly int64_t batch_bytes
-    cdef readonly int32_t partition_leader_epoch
-    cdef readonly int magic
-    cdef readonly uint32_t crc
-    cdef readonly int attributes
-    cdef readonly int32_t last_offset_delta
-    cdef readonly int64_t base_timestamp
-    cdef readonly int64_t max_timestamp
-    cdef readonly int64_t producer_id
-    cdef readonly int producer_epoch
-    cdef readonly int32_t base_sequence
-    cdef readonly int32_t record_count
 
     @property
     def last_offset(self):

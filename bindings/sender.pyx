@@ -3,15 +3,16 @@
 
 A subclass in Python opens topics and appends full batches. Threads may share a sender: adding a
 record runs no Python code, and so no other thread, from its first look to its last store. All else
-needs `lock`; a thread that would add a record meanwhile waits for it, since the engine may be
-reading the batches without the GIL then.
+needs `_lock`; a thread that would add a record then waits for it, since the engine may be reading
+the batches without the GIL.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer, TopicBuffers
+from eoslog.bindings.accumulator cimport (
+    Accumulator, PartitionBuffer, TopicBuffers, record_bytes_bound)
 from eoslog.bindings.client_transaction cimport ClientTransaction
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
@@ -19,7 +20,6 @@ from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.mapped_io cimport eos_elapsed_ms, eos_now_ms
 from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
-from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
 cdef enum:
@@ -36,6 +36,9 @@ cdef class Transaction:
     """
 
     cdef Sender _sender
+
+    def __repr__(self):
+        return f"<eoslog transaction of {self._sender!r}>"
 
     def __enter__(self):
         self._made().begin_transaction()
@@ -65,14 +68,14 @@ cdef class Sender:
     """Gathers records into batches; a subclass opens topics and appends the batches."""
 
     cdef readonly Accumulator _accumulator
-    cdef readonly ThreadLock lock
+    cdef readonly ThreadLock _lock
     cdef public ClientTransaction _transactions  # None without a transactional id.
     cdef dict _ready                         # SequencedLog by (topic, partition).
     cdef public dict _unsynced               # Partition -> up to where this sender wrote to it.
 
     def __cinit__(self, *arguments, **named):
         self._accumulator = Accumulator()
-        self.lock = self._accumulator.lock
+        self._lock = self._accumulator.lock
         self._transactions = None
         self._ready = {}
         self._unsynced = {}
@@ -83,8 +86,9 @@ cdef class Sender:
 
         `value` and `key` are bytes or None; `headers` a list of (str, bytes or None). Without a
         partition, a key chooses it as in Kafka; records without a key keep to one partition until
-        its batch is full. `timestamp_ms` (>= 0) is now if it is not given. The record is in the
-        log once its batch is full, once it waited for `linger.ms`, or once flush() returned.
+        its batch is full. `timestamp_ms` (0 or more, -1 for none) is now if it is not given. The
+        record is in the log once its batch is full, once it waited for `linger.ms`, or once flush()
+        returned.
 
         Raises TypeError, ValueError, RecordTooLargeError, UnknownTopicOrPartitionError,
         ProducerFencedError or LogClosedError; or the error of appending the batch before it. In
@@ -96,26 +100,26 @@ cdef class Sender:
             timestamp = eos_now_ms()
         else:
             if timestamp_ms is True or timestamp_ms is False:
-                raise TypeError("timestamp_ms: an integer (milliseconds), not bool")
+                raise TypeError("timestamp_ms must be an int (milliseconds), got bool")
             try:
                 given = timestamp_ms
             except OverflowError:
-                raise ValueError(f"timestamp_ms {timestamp_ms}: beyond 64 bits") from None
+                raise ValueError(f"timestamp_ms {timestamp_ms} is beyond 64 bits") from None
             timestamp = given
-            if timestamp < 0:
-                raise ValueError(f"timestamp_ms {timestamp}: below 0")
+            if timestamp < -1:
+                raise ValueError(f"timestamp_ms must be 0 or more, got {timestamp}")
         if headers is not None and not isinstance(headers, (list, tuple, dict)):
             headers = list(headers)
         try:
-            if self.lock._owner != 0 or headers or not self._add(
+            if self._lock._owner != 0 or headers or not self._add(
                     topic, value, key, partition, headers, timestamp, False):
                 # Python code runs on this way: a full batch is appended, headers are read, or
                 # another thread appends just now. The holder of the lock sees no other record come
                 # or go.
-                with self.lock:
+                with self._lock:
                     self._add(topic, value, key, partition, headers, timestamp, True)
         except Exception as error:
-            with self.lock:
+            with self._lock:
                 self._failed(error)
             raise
         if not self._accumulator._lingering:
@@ -146,8 +150,8 @@ cdef class Sender:
         """
         cdef ClientTransaction transactions = self._client()
         # Runs no Python code where all is well, and so no other thread.
-        if self.lock._owner != 0 or not transactions.may_begin():
-            with self.lock:
+        if self._lock._owner != 0 or not transactions.may_begin():
+            with self._lock:
                 transactions.check_begin()
                 transactions.begin()
         else:
@@ -167,11 +171,12 @@ cdef class Sender:
         a batch that was refused.
         """
         cdef ClientTransaction transactions = self._client()
-        self.lock.take(True)
+        transactions.check_end()
+        self._lock.take(True)
         try:
             transactions.commit()
         finally:
-            self.lock.give()
+            self._lock.give()
 
     cdef ClientTransaction _client(self):
         if self._transactions is None:
@@ -214,7 +219,7 @@ cdef class Sender:
                 hash_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)),
                 buffers.partition_count)
         else:
-            raise TypeError(f"key: bytes or None, not {type(key).__name__}")
+            raise TypeError(f"key must be bytes or None, got {type(key).__name__}")
         buffer = <PartitionBuffer>buffers.buffers[chosen]
         held_bytes = buffer.accumulator._used_bytes
         if held_bytes > BATCH_HEADER_BYTES and held_bytes + record_bytes_bound(
@@ -253,7 +258,7 @@ cdef class Sender:
         log = ready.log_for(values)
         if log is None:
             return None
-        self.lock.take(True)
+        self._lock.take(True)
         try:
             if not self._accumulator._takes_records or ready.in_doubt or (
                     self._accumulator.holds(topic, partition)):
@@ -270,7 +275,7 @@ cdef class Sender:
                 ready.partition.note_append()
             return result
         finally:
-            self.lock.give()
+            self._lock.give()
 
     def __reduce__(self):
         raise TypeError("a producer cannot be pickled or copied: make one where it is needed")
@@ -309,19 +314,3 @@ cdef class Sender:
     def _no_partition(self, topic, partition, partition_count):
         """Raise the error for a partition that does not exist."""
         raise NotImplementedError
-
-
-cdef inline int64_t record_bytes_bound(object value, object key, object headers) except -1:
-    """The most that a record can add to a batch; of a wrong type, the overhead: add_record
-    refuses.
-    """
-    cdef int64_t bound = RECORD_OVERHEAD_BYTES_MAX
-    if type(value) is bytes:
-        bound += PyBytes_GET_SIZE(value)
-    if type(key) is bytes:
-        bound += PyBytes_GET_SIZE(key)
-    if headers:
-        # Counted generously: names are at most 4 bytes a character, lengths at most 5 bytes.
-        for name, content in (headers.items() if isinstance(headers, dict) else headers):
-            bound += 10 + 4 * len(name) + (0 if content is None else len(content))
-    return bound

@@ -7,6 +7,7 @@ Invariant: what was appended is counted before anybody can interrupt; until then
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from eoslog.bindings.column_set cimport open_columns
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.log_append cimport ProducerStamp
@@ -70,7 +71,8 @@ cdef class SequencedLog:
         stamp.producer_epoch = self._producer_epoch
         stamp.base_sequence = self._next_sequence
         self.in_doubt = True
-        result = log.append_stamped(values, None, None, None, eos_now_ms(), &stamp, 0, 0)
+        result = log.append_stamped(
+            open_columns(values, None, None, None, eos_now_ms()), &stamp, 0, 0)
         if not result.duplicate:
             self.took(result)
         return result

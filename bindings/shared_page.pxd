@@ -20,4 +20,5 @@ cdef class SharedPage:
     cdef int take_for(self, int index, double timeout_s) except -1
     cdef int give(self, int index) except -1
     cdef int _check_index(self, int index) except -1
+    cdef int wait_to_begin(self) except -1
     cdef int _check_counter(self, int number) except -1

@@ -4,7 +4,7 @@ readers sleep on.
 
 The locks are robust: one whose holder dies goes to the next that asks, which learns of the death.
 They are taken in this order: those of keys by their numbers, then the named ones by theirs; after
-them the locks of one process, last a partition's.
+them the locks of one process, last a partition's. Within the one of LMDB no other is taken.
 """
 
 import errno
@@ -16,6 +16,7 @@ from eoslog import errors
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
+from posix.unistd cimport usleep
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.native.crc32c cimport crc32c
@@ -24,18 +25,22 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.shared_page cimport (
     EOWNERDEAD, ETIMEDOUT, SHARED_ALL_BITS, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS,
-    SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, shared_call, shared_counter_lift, shared_counter_load,
-    shared_counter_raise, shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init,
-    shared_page_is_made, shared_word_load, shared_word_wait,
+    SHARED_HOLD_NS, SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, shared_call, shared_counter_lift,
+    shared_counter_load, shared_counter_raise, shared_hold_begin, shared_hold_end, shared_is_held,
+    shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made,
+    shared_word_load, shared_word_wait,
 )
 
 SESSION_BYTES = 16
 LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 (LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX,
- LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION) = range(LOCKS_OF_KEYS, LOCKS_OF_KEYS + 9)
+ LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION, LOCK_LMDB) = range(
+    LOCKS_OF_KEYS, LOCKS_OF_KEYS + 10)
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
  COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
  COUNTER_PRODUCER_IDS_FOUND, COUNTER_NOTED) = range(9)
+# So long at most beginnings of transactions are held.
+HOLD_S = SHARED_HOLD_NS / 1e9
 # For a wait that each wake-up ends.
 ALL_BITS = SHARED_ALL_BITS
 # After a longer wait the error names the holder: that process hangs, or was stopped.
@@ -43,6 +48,8 @@ LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
 _WAIT_S_MAX = 1.0
 cdef double WAIT_S = _WAIT_S_MAX
+cdef enum:
+    HOLD_LOOK_US = 500               # Whether a hold is over is looked at so often.
 _BEGIN = struct.pack("<QI", SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION)
 
 
@@ -107,9 +114,9 @@ cdef class SharedPage:
         cdef int fd = -1
         cdef int error = 0
         if self._map != NULL:
-            raise ValueError("a shared page is opened once")
+            raise ValueError("the shared page is already open")
         if len(session) != SESSION_BYTES:
-            raise ValueError(f"a session of {len(session)} bytes; it has {SESSION_BYTES}")
+            raise ValueError(f"session must have {SESSION_BYTES} bytes, got {len(session)}")
         if create:
             # Another file, so that a process which has the old one mapped keeps that.
             fd = self._new_file(path)
@@ -157,7 +164,12 @@ cdef class SharedPage:
         if error == 0:
             error = eos_reserve(fd, 0, sizeof(SharedPageHead), sizeof(SharedPageHead))
         if error == 0:
-            os.rename(building, path)
+            try:
+                os.rename(building, path)
+            except BaseException:
+                close_fd(fd)
+                os.unlink(building)
+                raise
             return fd
         if fd >= 0:
             close_fd(fd)
@@ -197,7 +209,7 @@ cdef class SharedPage:
         cdef int64_t timeout_ns = <int64_t>(timeout_s * 1e9)
         self._check_index(index)
         result = shared_lock_take(self._page, index, 0, self._process_id)
-        self._held_count += 1  # Before it is held: the page must stay mapped meanwhile.
+        self._held_count += 1  # Before it is held: the page must stay mapped.
         if result == ETIMEDOUT and timeout_ns > 0:
             with nogil:
                 result = shared_lock_take(self._page, index, timeout_ns, self._process_id)
@@ -237,9 +249,9 @@ cdef class SharedPage:
 
     cdef int _check_index(self, int index) except -1:
         if self._page == NULL:
-            raise ValueError("the shared page was not opened")
+            raise ValueError("the shared page is not open")
         if not 0 <= index < SHARED_LOCKS:
-            raise ValueError(f"lock {index}; there are {SHARED_LOCKS}")
+            raise ValueError(f"lock {index} is outside [0, {SHARED_LOCKS})")
         return 0
 
     def lock(self, int index, double timeout_s=LOCK_TIMEOUT_S):
@@ -277,6 +289,28 @@ cdef class SharedPage:
         """The number of a key's lock, in [0, LOCKS_OF_KEYS); some keys share one."""
         return crc32c(0, <const uint8_t*><const char*>key, len(key)) % SHARED_LOCKS_OF_KEYS
 
+    # Beginnings of transactions.
+
+    def begin_hold(self):
+        """Have the transactions of all processes wait before they begin, for HOLD_S at most; what
+        `end_hold` is to be given, or 0 if that was done within the last second.
+        """
+        self._check_index(0)
+        return shared_hold_begin(self._page)
+
+    def end_hold(self, uint64_t begun):
+        """Let them begin."""
+        self._check_index(0)
+        shared_hold_end(self._page, begun)
+
+    cdef int wait_to_begin(self) except -1:
+        """Wait until transactions may begin. The caller holds no lock of the page."""
+        while shared_is_held(self._page):
+            with nogil:
+                usleep(HOLD_LOOK_US)
+            PyErr_CheckSignals()
+        return 0
+
     # Counters.
 
     def counter(self, int number):
@@ -296,9 +330,9 @@ cdef class SharedPage:
 
     cdef int _check_counter(self, int number) except -1:
         if self._page == NULL:
-            raise ValueError("the shared page was not opened")
+            raise ValueError("the shared page is not open")
         if not 0 <= number < SHARED_COUNTERS:
-            raise ValueError(f"counter {number}; there are {SHARED_COUNTERS}")
+            raise ValueError(f"counter {number} is outside [0, {SHARED_COUNTERS})")
         return 0
 
     # Waiting.
@@ -309,7 +343,7 @@ cdef class SharedPage:
         return shared_word_load(&self._page.wakeup)
 
     def wait(self, uint32_t word, double timeout_s, uint32_t bits=ALL_BITS):
-        """Sleep until somebody wakes one of the bits, unless that happened since the word was read.
+        """Sleep until one of the bits is woken, unless that happened since the word was read.
 
         Returns early too: after a second, and on a signal.
         """

@@ -9,7 +9,7 @@ import re
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
-from eoslog.bindings.file_descriptor import open_regular
+from eoslog.bindings.file_descriptor import open_regular, sync_path
 from eoslog.native.snapshot cimport (
     SNAPSHOT_COUNT, SNAPSHOT_ENTRIES, SNAPSHOT_ENTRY_BYTES, snapshot_check,
 )
@@ -30,18 +30,25 @@ def snapshot_offsets(directory):
     return _offsets(_SNAPSHOT_NAME, os.listdir(directory))
 
 
-def remove_stray_snapshots(directory, log_end_offset):
+def remove_stray_snapshots(directory, log_end_offset, *, bint clean):
     """Keep the snapshots at segments' base offsets, and the newest one that the log reaches.
 
-    The newest may be all that remembers producers whose batches were deleted.
+    The newest may be all that remembers producers whose batches were deleted. Where the log was
+    not closed cleanly that is the newest whole one: a power cut spoils those that were not synced.
+    It is on the disk before an older one goes.
     """
     names = os.listdir(directory)
     bases = set(_offsets(SEGMENT_NAME, names))
-    found = _offsets(_SNAPSHOT_NAME, names)
-    newest = max((offset for offset in found if offset <= log_end_offset), default=-1)
-    for offset in found:
-        if offset != newest and offset not in bases:
-            os.unlink(snapshot_path(directory, offset))
+    newest = -1
+    for offset in reversed(_offsets(_SNAPSHOT_NAME, names)):
+        path = snapshot_path(directory, offset)
+        if newest < 0 and offset <= log_end_offset and (clean or _is_whole(read_snapshot(path))):
+            newest = offset
+        elif newest < 0 or offset not in bases:
+            if newest >= 0 and not clean:
+                sync_path(snapshot_path(directory, newest), os.O_RDONLY)
+                sync_path(directory, os.O_RDONLY | os.O_DIRECTORY)
+            os.unlink(path)
 
 
 def read_snapshot(path):
@@ -60,15 +67,6 @@ def read_snapshot(path):
         if error.errno != errno.ENODEV:
             raise
         return b""
-
-
-def remove_spoiled_snapshots(directory):
-    """Remove the snapshots that a power cut spoiled, until the newest one is whole."""
-    for offset in reversed(snapshot_offsets(directory)):
-        path = snapshot_path(directory, offset)
-        if _is_whole(read_snapshot(path)):
-            return
-        os.unlink(path)
 
 
 def _offsets(pattern, names):

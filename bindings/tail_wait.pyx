@@ -23,7 +23,7 @@ from eoslog.native.shared_page cimport (
 )
 
 cdef enum:
-    NOBODY = -1
+    NO_LOG = -1
     # The kernel looks at each of the words with each sleep.
     LOGS_WITH_OWN_WORD = 32
     # Python handles signals between two sleeps, and a writer may die before its wake-up.
@@ -40,11 +40,11 @@ def wait_for_more(SharedPage page not None, list logs not None, list positions n
     only what is decided counts. Raises LogClosedError, FellBehindError.
     """
     if len(logs) != len(positions):
-        raise ValueError(f"{len(logs)} logs, {len(positions)} positions")
+        raise ValueError(f"{len(positions)} positions for {len(logs)} logs")
     page._check_counter(0)
     for log in logs:
         if not isinstance(log, OpenedLog):
-            raise TypeError(f"a log, not {type(log).__name__}")
+            raise TypeError(f"expected a log, got {type(log).__name__}")
     return sleep_for_more(page, logs, positions, committed, timeout_s)
 
 
@@ -57,7 +57,7 @@ def next_records(SharedPage page not None, LogReader log not None, int64_t posit
     cdef list logs = [log]
     cdef list positions = [position]
     page._check_counter(0)
-    if sleep_for_more(page, logs, positions, committed, timeout_s) == NOBODY:
+    if sleep_for_more(page, logs, positions, committed, timeout_s) == NO_LOG:
         return None
     return log._fetch(position, max_records, max_bytes, log._readable_end(committed), committed,
                       None, None)
@@ -92,7 +92,7 @@ cdef Py_ssize_t sleep_on_own_words(SharedPage page, list logs, list positions, b
             control_want(log._log.page, CONTROL_WANT_OWN)
         index = first_with_more(logs, positions, committed)
         left_ns = until_ns - monotonic_ns()
-        if index != NOBODY or left_ns <= 0:
+        if index != NO_LOG or left_ns <= 0:
             return index
         with nogil:
             has_slept = shared_words_wait(sleeps, count + 1, left_ns)
@@ -120,7 +120,7 @@ cdef Py_ssize_t sleep_on_shared_word(SharedPage page, list logs, list positions,
             bits |= log._log.wake_bit
         index = first_with_more(logs, positions, committed)
         left_ns = until_ns - monotonic_ns()
-        if index != NOBODY or left_ns <= 0:
+        if index != NO_LOG or left_ns <= 0:
             return index
         with nogil:
             shared_word_wait(
@@ -129,7 +129,7 @@ cdef Py_ssize_t sleep_on_shared_word(SharedPage page, list logs, list positions,
         now = shared_word_load(&page._page.wakeup)
         if left_ns <= 0 or (now - word) % SHARED_APPEND != 0:
             index = first_with_more(logs, positions, committed)
-            if index == NOBODY:
+            if index == NO_LOG:
                 PyErr_CheckSignals()
             return index
         PyErr_CheckSignals()
@@ -152,4 +152,4 @@ cdef Py_ssize_t first_with_more(list logs, list positions, bint committed) excep
         log._check_open()
         if log._readable_end(committed) > position:
             return index
-    return NOBODY
+    return NO_LOG

@@ -5,14 +5,24 @@ Such a thread would wait for itself forever. It comes from a signal handler, or 
 argument, in the middle of another call.
 """
 
-import threading
-
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock,
+)
 
 from eoslog.errors import ConcurrentAccessError
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
+    ctypedef enum PyLockStatus:
+        PY_LOCK_ACQUIRED
+    PyLockStatus PyThread_acquire_lock_timed(
+        PyThread_type_lock lock, long long timeout_us, int ends_at_signal) nogil
+
+cdef enum:
+    DO_NOT_WAIT = 0                      # In place of a mode.
+    FOR_EVER = -1                        # In place of a time.
 
 
 def reentrant_call():
@@ -38,11 +48,21 @@ cdef class ThreadLock:
     """
 
     def __cinit__(self, bint waits=True):
-        self._lock = threading.Lock()
         self._waits = waits
-        self._owner = 0
+        self.renew()
+
+    def __dealloc__(self):
+        if self._lock != NULL:
+            if self._owner != 0:
+                PyThread_release_lock(self._lock)
+            PyThread_free_lock(self._lock)
 
     def __enter__(self):
+        if self._lent_count:
+            raise ConcurrentAccessError(
+                "called from a function that eoslog called in the middle of another call "
+                "(on_assigned, on_revoked, on_lost): this call did nothing; make it after the "
+                "function has returned")
         if not self.take(self._waits):
             raise concurrent_call()
 
@@ -60,22 +80,37 @@ cdef class ThreadLock:
     cdef bint take(self, bint blocking) except -1:
         if self._owner == PyThread_get_thread_ident():
             raise reentrant_call()
-        if not self._lock.acquire(blocking):
-            return False
+        if not PyThread_acquire_lock(self._lock, DO_NOT_WAIT):
+            if not blocking:
+                return False
+            self._wait()
         self._owner = PyThread_get_thread_ident()
         return True
+
+    cdef int _wait(self) except -1:
+        cdef PyLockStatus status
+        while True:
+            with nogil:
+                status = PyThread_acquire_lock_timed(self._lock, FOR_EVER, True)
+            if status == PY_LOCK_ACQUIRED:
+                return 0
+            PyErr_CheckSignals()
 
     cdef int give(self) except -1:
         if self._owner == 0:
             return 0                     # Taken in the parent, before a fork.
         self._owner = 0
-        self._lock.release()
+        PyThread_release_lock(self._lock)
         return 0
 
-    cdef void renew(self):
+    cdef int renew(self) except -1:
         """Free the lock in a forked child: the thread that held it may not be here."""
-        self._lock = threading.Lock()
+        self._lock = PyThread_allocate_lock()
+        if self._lock == NULL:
+            raise MemoryError("no memory for a lock")
         self._owner = 0
+        self._lent_count = 0
+        return 0
 
     def check(self):
         """Raise ConcurrentAccessError if a thread holds it."""
@@ -87,15 +122,19 @@ cdef class ThreadLock:
     def call_released(self, function not None, *arguments):
         """Call a function that may use the object, without the lock if the thread holds it.
 
-        The lock is held again on return, also after an exception of the function.
+        The lock is held again on return, also after an exception of the function. Until then no
+        block takes it.
         """
-        if self._owner != PyThread_get_thread_ident():
-            return function(*arguments)
-        self.give()
+        cdef bint is_held = self._owner == PyThread_get_thread_ident()
+        self._lent_count += 1
+        if is_held:
+            self.give()
         try:
             return function(*arguments)
         finally:
-            self._take_again()
+            self._lent_count -= 1
+            if is_held:
+                self._take_again()
 
     cdef int _take_again(self) except -1:
         # An interrupt of the wait is raised once the lock is held: the caller releases it.
@@ -117,3 +156,7 @@ cdef class ThreadLock:
     def locked(self):
         """Return True if a thread holds it."""
         return self._owner != 0
+
+    def in_use(self):
+        """Return True if a thread holds it, or has released it for the call of a function."""
+        return self._owner != 0 or self._lent_count != 0

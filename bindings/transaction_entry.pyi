@@ -2,6 +2,7 @@ from collections.abc import Iterable, Sequence
 from typing import final
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.column_set import ColumnSet
 from eoslog.bindings.known_transaction import KnownTransaction
 from eoslog.bindings.known_transaction import PartitionLost as PartitionLost
 from eoslog.bindings.known_transaction import TransactionPart as TransactionPart
@@ -47,12 +48,7 @@ class TransactionEntry(KnownTransaction):
         producer_id: int,
         producer_epoch: int,
         part: TransactionPart,
-        values: object,
-        keys: object = None,
-        timestamps: object = None,
-        headers: object = None,
-        *,
-        timestamp_ms: int,
+        columns: ColumnSet,
     ) -> AppendResult: ...
     def append_offsets(
         self,

@@ -27,6 +27,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.bindings.column_set cimport ColumnSet
 from eoslog.bindings.known_transaction cimport TransactionPart as Part
 from eoslog.bindings.known_transaction cimport fault_init, find_part
 from eoslog.bindings.partition_log cimport AppendResult
@@ -158,8 +159,7 @@ cdef class TransactionEntry(KnownTransaction):
         return self._answer()
 
     def append_columns(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
-                       Part part not None, values, keys=None, timestamps=None,
-                       headers=None, *, Py_ssize_t timestamp_ms):
+                       Part part not None, ColumnSet columns not None):
         """Append all records of the columns in the transaction; an AppendResult.
 
         The partition is added to it first. Raises what add_partitions() and appends raise.
@@ -169,8 +169,8 @@ cdef class TransactionEntry(KnownTransaction):
         self._register([part], producer_id, producer_epoch)
         native = &self._txn.parts[find_part(&self._txn, part)]
         result = part.log.append_columns(
-            values, keys, timestamps, headers, timestamp_ms=timestamp_ms, producer_id=producer_id,
-            producer_epoch=producer_epoch, base_sequence=native.next_sequence, transactional=True)
+            columns, timestamp_ms=0, producer_id=producer_id, producer_epoch=producer_epoch,
+            base_sequence=native.next_sequence, transactional=True)
         native = &self._txn.parts[find_part(&self._txn, part)]
         native.end_offset = result.last_offset + 1
         native.next_sequence = sequence_add(
@@ -189,7 +189,7 @@ cdef class TransactionEntry(KnownTransaction):
         return result
 
     def prepare(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch):
-        """Leave the decision to somebody outside: only an end is taken from here on.
+        """Leave the decision to another process: only an end is taken from here on.
 
         On return the data and the record are on the disk, whatever the store's durability. May be
         called twice. Raises InvalidTxnStateError if no transaction is open.
@@ -351,7 +351,7 @@ cdef class TransactionEntry(KnownTransaction):
         finally:
             for index in range(len(filled)):
                 if batches[index].buffer != NULL:
-                    give_back(filled[index], batches[index].appended)
+                    give_back(filled[index], &batches[index])
             if batches != on_stack:
                 free(batches)
             transaction_withdraw(&self._txn)
@@ -492,10 +492,11 @@ cdef class TransactionEntry(KnownTransaction):
             f"{'committed' if commit else 'aborted'} with epoch {producer_epoch}")
 
 
-cdef int give_back(object pair, bint appended) except -1:
+cdef int give_back(object pair, const TransactionBatch* batch) except -1:
     """An accumulator that was taken is free again, and empty if its batch is in the log."""
     cdef RecordAccumulator accumulator = pair[0]
     accumulator._busy = False
-    if appended:
+    if batch.appended:
         accumulator.reset()
+        accumulator.base_offset = batch.base_offset
     return 0

@@ -30,7 +30,8 @@ def transaction_key(str transactional_id not None):
     """The key of the id's records. ValueError if the id is empty or longer than 32767 bytes."""
     cdef bytes encoded = transactional_id.encode()
     if not 0 < len(encoded) <= _ID_BYTES_MAX:
-        raise ValueError(f"a transactional id of {len(encoded)} bytes; 1 to {_ID_BYTES_MAX}")
+        raise ValueError(
+            f"transactional id must have 1 to {_ID_BYTES_MAX} bytes, got {len(encoded)}")
     return _KEY_TYPE + len(encoded).to_bytes(2, "big") + encoded
 
 
@@ -103,7 +104,7 @@ cdef int set_owner(TransactionState* state, bytes owner) except -1:
         memset(state.owner, 0, OWNER_BYTES)
         return 0
     if len(owner) != OWNER_BYTES:
-        raise ValueError(f"an owner of {len(owner)} bytes; it has {OWNER_BYTES}")
+        raise ValueError(f"owner must have {OWNER_BYTES} bytes, got {len(owner)}")
     memcpy(state.owner, PyBytes_AS_STRING(owner), OWNER_BYTES)
     return 0
 
@@ -153,7 +154,7 @@ cdef int64_t whole(Py_ssize_t value, int bits, str name) except? -1:
     """A number that fits in so many bits; what is no whole number has raised TypeError before."""
     cdef int64_t upper_bound = <int64_t>1 << (bits - 1)
     if not -upper_bound <= value < upper_bound:
-        raise ValueError(f"{name} {value}: {bits} bits")
+        raise ValueError(f"{name} {value} is beyond {bits} bits")
     return value
 
 
@@ -185,7 +186,7 @@ def encode_transaction_value(
     native.prepared = prepared
     set_owner(&native, owner)
     if version not in (0, 1):
-        raise ValueError(f"version {version}: 0 or 1")
+        raise ValueError(f"version must be 0 or 1, got {version}")
     if version == 0 and (
             previous_producer_id != -1 or next_producer_id != -1 or next_producer_epoch != -1
             or client_transaction_version or last_producer_epoch != -1 or prepared
@@ -194,12 +195,12 @@ def encode_transaction_value(
     if native.status >= TRANSACTION_STORED_COUNT:
         raise ValueError(f"state {state!r} is never stored")
     if (partitions is None) != (native.status == TRANSACTION_EMPTY):
-        raise ValueError(f"partitions {partitions!r}: None when Empty, a list otherwise")
+        raise ValueError(f"partitions must be None when Empty, else a list, got {partitions!r}")
     native.named = ends is not None
     if ends is not None and (
             native.status != TRANSACTION_PREPARE_COMMIT or len(ends) != len(partitions)
             or any(len(topic_id) != 16 for topic_id, _ in ends)):
-        raise ValueError(f"ends {ends!r}: a topic id and an offset for each of a PrepareCommit")
+        raise ValueError(f"ends must have topic id and offset of each partition, got {ends!r}")
     return encode_native(&native, list(partitions or ()), list(ends or ()), <int>version)
 
 
@@ -210,7 +211,7 @@ cdef bytes encode_native(TransactionState* state, list partitions, list ends, in
     cdef int64_t value_bytes
     cdef Py_ssize_t index, number
     if any(not 0 < len(topic) <= _ID_BYTES_MAX for topic in topics):
-        raise ValueError("a topic's name has 1 to 32767 bytes")
+        raise ValueError("a topic's name must have 1 to 32767 bytes")
     state.partition_count = <int32_t>len(topics)
     parts = <TransactionPart*>malloc(<size_t>(len(topics) + 1) * sizeof(TransactionPart))
     if parts == NULL:
@@ -221,7 +222,7 @@ cdef bytes encode_native(TransactionState* state, list partitions, list ends, in
             parts[index].topic_bytes = <int32_t>PyBytes_GET_SIZE(topics[index])
             number = partitions[index][1]
             if not 0 <= number <= 0x7FFFFFFF:
-                raise ValueError(f"partition {number}")
+                raise ValueError(f"partition {number} is outside [0, 2**31)")
             parts[index].partition = <int32_t>number
             if state.named:
                 memcpy(parts[index].topic_id, PyBytes_AS_STRING(ends[index][0]), 16)
@@ -241,14 +242,14 @@ cdef bytes encode_native(TransactionState* state, list partitions, list ends, in
 def state_name(Py_ssize_t number):
     """The name of a state by its number. ValueError if there is none."""
     if not 0 <= number < len(STATE_NAMES):
-        raise ValueError(f"state {number}: 0 to {len(STATE_NAMES) - 1}")
+        raise ValueError(f"state {number} is outside [0, {len(STATE_NAMES) - 1}]")
     return STATE_NAMES[number]
 
 
 def state_number(str name not None):
     """The number of a state by its name. ValueError if there is none."""
     if name not in STATE_NAMES:
-        raise ValueError(f"state {name!r}: one of {', '.join(STATE_NAMES)}")
+        raise ValueError(f"state must be one of {', '.join(STATE_NAMES)}, got {name!r}")
     return STATE_NAMES.index(name)
 
 

@@ -13,8 +13,9 @@ import threading
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, errno
-from posix.fcntl cimport open as open_file
 from posix.unistd cimport close as close_file
+
+from eoslog.native.new_file cimport eos_open_owned
 
 cdef extern from "<sys/file.h>" nogil:
     enum:
@@ -58,7 +59,7 @@ cdef class UnforkedFile:
         try:
             while self._fd < 0:
                 with nogil:
-                    fd = open_file(raw, flags | O_CLOEXEC, mode)
+                    fd = eos_open_owned(raw, flags | O_CLOEXEC, mode)
                     error = errno
                 if fd >= 0:
                     _open.add(fd)

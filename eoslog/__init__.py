@@ -9,6 +9,7 @@ with eoslog.open("data/", create=True) as store:
 """
 
 import os
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -33,34 +34,33 @@ if TYPE_CHECKING:
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer.consumer import Consumer as Consumer
     from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
-    from eoslog.groups.group_coordinator import GroupDescription as GroupDescription
-    from eoslog.groups.group_coordinator import MemberDescription as MemberDescription
-    from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from eoslog.groups.group_metadata import OffsetAndMetadata as OffsetAndMetadata
+    from eoslog.exchange.kafka_export import KafkaExport as KafkaExport
+    from eoslog.exchange.kafka_export import export_kafka as export_kafka
+    from eoslog.exchange.kafka_import import KafkaImport as KafkaImport
+    from eoslog.exchange.kafka_import import import_kafka as import_kafka
+    from eoslog.groups.coordinator import GroupDescription as GroupDescription
+    from eoslog.groups.coordinator import MemberDescription as MemberDescription
+    from eoslog.groups.metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from eoslog.groups.metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.producer.producer import Producer as Producer
-    from eoslog.producer.staged_producer import StagedProducer as StagedProducer
     from eoslog.producer.transactional_producer import (
         TransactionalProducer as TransactionalProducer,
     )
-    from eoslog.staging.staged_application import ApplicationState as ApplicationState
-    from eoslog.staging.staged_commit import StagedCommit as StagedCommit
-    from eoslog.staging.staged_message import StagedFile as StagedFile
-    from eoslog.staging.staged_message import StagedMessage as StagedMessage
-    from eoslog.staging.staged_writer import StagedWriter as StagedWriter
-    from eoslog.storage.partition import Partition as Partition
+    from eoslog.staging.application import ApplicationState as ApplicationState
+    from eoslog.staging.commit import StagedCommit as StagedCommit
+    from eoslog.staging.message import StagedFile as StagedFile
+    from eoslog.staging.message import StagedMessage as StagedMessage
+    from eoslog.staging.writer import StagedWriter as StagedWriter
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
-    from eoslog.store.kafka_export import KafkaExport as KafkaExport
-    from eoslog.store.kafka_export import export_kafka as export_kafka
-    from eoslog.store.kafka_import import KafkaImport as KafkaImport
-    from eoslog.store.kafka_import import import_kafka as import_kafka
     from eoslog.store.opening import open as open
+    from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
     from eoslog.store.store import Store as Store
-    from eoslog.transactions.transaction_admin import HangingTransaction as HangingTransaction
-    from eoslog.transactions.transaction_admin import (
+    from eoslog.transactions.admin import HangingTransaction as HangingTransaction
+    from eoslog.transactions.admin import (
         TransactionDescription as TransactionDescription,
     )
-    from eoslog.transactions.transaction_admin import TransactionListing as TransactionListing
+    from eoslog.transactions.admin import TransactionListing as TransactionListing
 
     __version__: str
 
@@ -68,74 +68,46 @@ if TYPE_CHECKING:
 _MODULES = {
     "AbortedTransaction": "eoslog.bindings.partition_log",
     "AppendResult": "eoslog.bindings.partition_log",
-    "ApplicationState": "eoslog.staging.staged_application",
+    "ApplicationState": "eoslog.staging.application",
     "Consumer": "eoslog.consumer.consumer",
-    "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
-    "GroupDescription": "eoslog.groups.group_coordinator",
-    "HangingTransaction": "eoslog.transactions.transaction_admin",
-    "KafkaExport": "eoslog.store.kafka_export",
-    "KafkaImport": "eoslog.store.kafka_import",
-    "MemberDescription": "eoslog.groups.group_coordinator",
-    "OffsetAndMetadata": "eoslog.groups.group_metadata",
+    "ConsumerGroupMetadata": "eoslog.groups.metadata",
+    "GroupDescription": "eoslog.groups.coordinator",
+    "HangingTransaction": "eoslog.transactions.admin",
+    "KafkaExport": "eoslog.exchange.kafka_export",
+    "KafkaImport": "eoslog.exchange.kafka_import",
+    "MemberDescription": "eoslog.groups.coordinator",
+    "OffsetAndMetadata": "eoslog.groups.metadata",
     "OffsetAndTimestamp": "eoslog.consumer.consumer",
     "OpenTransaction": "eoslog.bindings.partition_log",
-    "Partition": "eoslog.storage.partition",
+    "Partition": "eoslog.store.partition",
     "PreparedTransaction": "eoslog.common.prepared_transaction",
     "Producer": "eoslog.producer.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
-    "StagedCommit": "eoslog.staging.staged_commit",
-    "StagedFile": "eoslog.staging.staged_message",
-    "StagedMessage": "eoslog.staging.staged_message",
-    "StagedProducer": "eoslog.producer.staged_producer",
-    "StagedWriter": "eoslog.staging.staged_writer",
+    "StagedCommit": "eoslog.staging.commit",
+    "StagedFile": "eoslog.staging.message",
+    "StagedMessage": "eoslog.staging.message",
+    "StagedWriter": "eoslog.staging.writer",
     "Store": "eoslog.store.store",
     "TopicDescription": "eoslog.storage.topic_registry",
-    "TransactionDescription": "eoslog.transactions.transaction_admin",
-    "TransactionListing": "eoslog.transactions.transaction_admin",
+    "TransactionDescription": "eoslog.transactions.admin",
+    "TransactionListing": "eoslog.transactions.admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
-    "export_kafka": "eoslog.store.kafka_export",
-    "import_kafka": "eoslog.store.kafka_import",
+    "export_kafka": "eoslog.exchange.kafka_export",
+    "import_kafka": "eoslog.exchange.kafka_import",
     "open": "eoslog.store.opening",
     "read_process_write": "eoslog.store.process_loop",
 }
 
-__all__ = [
-    "AbortedTransaction",
-    "AppendResult",
-    "ApplicationState",
-    "Consumer",
-    "ConsumerGroupMetadata",
-    "GroupDescription",
-    "HangingTransaction",
-    "KafkaExport",
-    "KafkaImport",
-    "MemberDescription",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OpenTransaction",
-    "Partition",
-    "Producer",
-    "ProducerState",
-    "Record",
-    "StagedCommit",
-    "StagedFile",
-    "StagedMessage",
-    "StagedProducer",
-    "StagedWriter",
-    "Store",
-    "TopicDescription",
-    "TopicPartition",
-    "TransactionDescription",
-    "TransactionListing",
-    "TransactionalProducer",
-    "__version__",
-    "errors",
-    "export_kafka",
-    "import_kafka",
-    "open",
-    "read_process_write",
-]
+__all__ = ["TopicPartition", "__version__", "errors", *_MODULES]
+
+# Where version 0.1.0 had the classes that it pickled: `pickle` finds them here by these names.
+_PICKLED_IN = (
+    *("consumer_lookups", "group_description", "group_metadata", "prepared_transaction"),
+    *("staged_application", "staged_commit", "staged_message"),
+    *("topic_partition", "topic_registry", "transaction_admin"),
+)
+sys.modules.update({f"{__name__}.{name}": sys.modules[__name__] for name in _PICKLED_IN})
 
 
 def __getattr__(name: str) -> Any:
@@ -146,12 +118,12 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     else:
-        from eoslog.common.other_clients import attribute_text
+        from eoslog.common.other_clients import refuse_name
 
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{attribute_text(name)}")
+        refuse_name(__name__, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -119,7 +119,7 @@ class RecordBatchTooLargeError(KafkaError):
 
 
 class IllegalGenerationError(CommitFailedError, KafkaError):
-    """The group has another generation than the caller's: it was rebalanced meanwhile."""
+    """The group has another generation than the caller's: it was rebalanced since."""
 
     code = 22
     abortable = True
@@ -462,7 +462,7 @@ class LogClosedError(StoreError):
 class ForkedProcessError(StoreError):
     """A store opened before a fork was used in the child: open it again in the child.
 
-    The parent may have it open meanwhile.
+    The parent may still have it open.
     """
 
     fatal = True

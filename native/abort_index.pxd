@@ -17,7 +17,7 @@ cdef struct AbortedTransaction:
     int64_t last_offset              # Of the marker.
     int64_t last_stable_offset       # Once the marker was in.
 
-# Of the whole log: entries by last_offset. The files, one a segment, are written behind.
+# Of the whole log: entries by last_offset. The files, one a segment, are written later.
 cdef struct AbortIndex:
     AbortedTransaction* entries
     int64_t count

@@ -83,8 +83,7 @@ cdef int64_t record_bytes(
     cdef int64_t body
     if columns.headers.kind != COLUMN_NULL:
         headers_bytes = column_get(&columns.headers, index, &ignored)
-    if key_bytes > 0x7FFFFFFF or value_bytes > 0x7FFFFFFF:
-        return (1 << 40)             # Larger than any limit: the caller refuses it.
+    # A field beyond 31 bits is counted in full, and makes the record larger than any limit.
     if columns.timestamps != NULL:
         timestamp_delta = columns.timestamps[index] - columns.timestamps[first]
     body = body_bytes(
@@ -260,7 +259,7 @@ cdef int64_t batch_stream(
 cdef inline uint32_t parts_stream(
     StoreWindow* window, const RecordParts* parts, uint32_t crc
 ) noexcept nogil:
-    """Put one record through the window; the checksum of what was drained meanwhile."""
+    """Put one record through the window; return the checksum of what that drained."""
     if window.used + RECORD_OVERHEAD_BYTES_MAX > STORE_WINDOW_BYTES:
         crc = window_drain(window, crc)
     window.used = opening_store(&window.bytes[window.used], parts) - window.bytes

@@ -45,8 +45,8 @@ cdef int64_t batch_write_columns(
     Segment* segment, const RecordColumns* columns, int64_t first, int32_t count,
     const BatchIdentity* identity, int64_t max_timestamp, bint synced_soon,
 ) noexcept nogil:
-    """Encode records [first, first + count) as one batch behind the segment's last one, the header
-    last. Its size in bytes; 0: it failed.
+    """Encode records [first, first + count) as the segment's next batch, the header last. Return
+    its size in bytes; 0: it failed.
 
     `synced_soon`: the disk begins with its first part while the rest is still being encoded.
     """
@@ -129,8 +129,8 @@ cdef int grow(Pieces* pieces, int64_t bytes) noexcept nogil:
 cdef int64_t batch_write_whole(
     Segment* segment, const uint8_t* header, const uint8_t* batch, int64_t batch_bytes
 ) noexcept nogil:
-    """Write a batch that is encoded already, with another header, behind the segment's last one;
-    the header goes last. Its size in bytes; 0: it failed.
+    """Write an encoded batch with another header as the segment's next batch, the header last.
+    Return its size in bytes; 0: it failed.
     """
     if write_end(segment, batch + BATCH_HEADER_BYTES, batch_bytes - BATCH_HEADER_BYTES,
                  segment.used_bytes + BATCH_HEADER_BYTES, header) != 0:

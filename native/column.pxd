@@ -1,5 +1,4 @@
-# A column of byte strings that somebody else owns: where record i starts, how long it is, whether
-# it is null.
+# A borrowed column of byte strings: where record i starts, how long it is, whether it is null.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef enum ColumnKind:

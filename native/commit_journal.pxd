@@ -42,7 +42,8 @@ cdef struct CommitJournal:
     SyncQueue sync_queue             # For one sync beside a record's write.
     uint64_t device                  # Of the file; logs of others go by their files.
     bint synced                      # Each write is on the disk when it returns.
-    int failed_errno                 # Of a write; no more are made.
+    int failed_errno                 # Of a write; no more are made to the file.
+    int64_t failed_count             # Such writes, of all files.
     uint8_t journal_id[16]
     int64_t half_bytes
     uint8_t* buffer                  # The leader's; owned.
@@ -50,8 +51,9 @@ cdef struct CommitJournal:
     JournalRange* ranges             # The leader's; owned.
     int32_t range_count
     int32_t range_capacity
-    JournalHalf halves[2]
+    JournalHalf halves[4]            # Two of the file, then those of the one before it.
     int32_t active
+    int64_t fill_count               # How often a half was full.
     DurableRequest* first            # Requests for the next batch, in their order.
     DurableRequest* last
     int64_t collecting               # Number of the next batch, from 1 on.
@@ -60,7 +62,7 @@ cdef struct CommitJournal:
     int32_t sizes[8]                 # Of the last batches, in requests.
     uint32_t words[2]                # Futex words: who waits for a batch sleeps on one, by turns.
     uint32_t work                    # Futex word: rises when there is something to retire.
-    int64_t waits_since_ns           # Durable waits without a journal,
+    int64_t waits_since_ns           # Waits for syncs of logs, without a journal,
     int32_t waits                    # ... so many in a second from then on,
     bint wanted                      # ... were enough for one to be worth its file.
     int64_t records_written
@@ -72,6 +74,9 @@ cdef int journal_init(CommitJournal* journal) noexcept nogil
 cdef void journal_free(CommitJournal* journal) noexcept nogil
 cdef Status make_durable(
     CommitJournal* journal, const DurableWish* wishes, int32_t count, int32_t* failed, Fault* out
+) noexcept nogil
+cdef int journal_write_headers(
+    int fd, bint synced, const uint8_t* journal_id, int64_t half_bytes
 ) noexcept nogil
 cdef int journal_take_file(
     CommitJournal* journal, int fd, bint synced, const uint8_t* journal_id, int64_t half_bytes

@@ -54,12 +54,14 @@ cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int microseconds) noexcept
 
 cdef enum:
+    HALVES = 2                       # Of a file.
+    ALL_HALVES = 4                   # With those of the file before, until it is retired.
     RANGE_BYTES_MAX = 128 << 10      # More of one file is synced faster than copied.
     RECORD_BYTES_MAX = 4 << 20
     SIZES = 8
     WAIT_FOR_OTHERS_NS = 30_000
     SLEEP_NS = 1_000_000_000
-    WAITS_WANTED = 8                 # In a second: then a journal is worth its file.
+    WAITS_WANTED = 8                 # For syncs, in a second: then a journal is worth its file.
     SECOND_NS = 1_000_000_000
 
 
@@ -73,7 +75,7 @@ cdef int journal_init(CommitJournal* journal) noexcept nogil:
 cdef void journal_free(CommitJournal* journal) noexcept nogil:
     cdef int32_t half
     journal_free_buffers(journal)
-    for half in range(2):
+    for half in range(ALL_HALVES):
         free(journal.halves[half].covered)
     pthread_mutex_destroy(&journal.lock)
 
@@ -107,7 +109,7 @@ cdef Status make_durable(
                 if status != STATUS_OK:
                     return status
         else:
-            note_wait(journal)
+            note_wait(journal, count)
     for index in range(count):
         failed[0] = index
         status = log_sync_durable(wishes[index].log, wishes[index].offset, out)
@@ -146,16 +148,20 @@ cdef bint are_durable(const DurableWish* wishes, int32_t count) noexcept nogil:
     return True
 
 
-cdef void note_wait(CommitJournal* journal) noexcept nogil:
+cdef void note_wait(CommitJournal* journal, int32_t log_count) noexcept nogil:
+    """A thread syncs the files of so many logs, one after the other."""
     cdef int64_t now_ns = control_now_ns()
+    cdef bint is_wanted
     pthread_mutex_lock(&journal.lock)
     if now_ns - journal.waits_since_ns > SECOND_NS:
         journal.waits_since_ns = now_ns
         journal.waits = 0
-    journal.waits += 1
-    if journal.waits >= WAITS_WANTED:
-        journal.wanted = True
+    journal.waits += log_count
+    is_wanted = journal.waits >= WAITS_WANTED and not journal.wanted
+    journal.wanted = journal.wanted or is_wanted
     pthread_mutex_unlock(&journal.lock)
+    if is_wanted:
+        journal_wake(journal)
 
 
 # Threads, and the one that leads.
@@ -254,7 +260,7 @@ cdef void write_batch(
         journal.requests_written += request_count
     for index in range(journal.range_count):
         one = &journal.ranges[index]
-        # A sync that failed meanwhile says that the page cache may not be what the disk gets.
+        # If a sync has failed by now, the disk may not get what the page cache holds.
         if is_written and one.covered and log_failure(one.log) == 0:
             control_raise(&one.log.page.durable, one.found.next_offset)
             one.found.segment.journaled_offset = one.found.next_offset
@@ -316,7 +322,7 @@ cdef bint find_new_bytes(PartitionLog* log, int64_t start, ReadRange* found) noe
         is_there = active.journaled_offset == start and active.fd >= 0 and (
             active.used_bytes > active.journaled_bytes)
     if is_there:
-        # A load beyond the end of a file that somebody else cut short would be a SIGBUS.
+        # A load beyond the end of a file that was truncated would be a SIGBUS.
         is_there = eos_file_length(active.fd, &file_bytes) == 0 and (
             file_bytes >= active.used_bytes)
     if is_there:
@@ -361,8 +367,9 @@ cdef bint write_record(CommitJournal* journal, int64_t bytes) noexcept nogil:
                           <size_t>journal_blocks(bytes), position)
     pthread_mutex_lock(&journal.lock)
     if error != 0:
-        # Whatever became of it: it stands behind the others, and nothing comes behind it.
+        # It may be in the file or not: it is after all others, and no record follows it.
         journal.failed_errno = error
+        journal.failed_count += 1
         store_release_32(&journal.usable, 0)
     else:
         half.used_bytes += journal_blocks(bytes)
@@ -373,6 +380,8 @@ cdef bint write_record(CommitJournal* journal, int64_t bytes) noexcept nogil:
             one = &journal.ranges[index]
             one.covered = cover(journal, one.log, one.found.next_offset)
     pthread_mutex_unlock(&journal.lock)
+    if error != 0:
+        journal_wake(journal)
     return error == 0
 
 
@@ -403,6 +412,10 @@ cdef void fill_record(
     memcpy(header.journal_id, journal.journal_id, 16)
     header.epoch = half.epoch
     header.number = half.record_count + 1
+    pthread_mutex_lock(&journal.lock)
+    header.other_epoch = journal.halves[1 - journal.active].epoch
+    header.other_count = journal.halves[1 - journal.active].record_count
+    pthread_mutex_unlock(&journal.lock)
     header.bytes = <uint64_t>bytes
     header.crc = crc32c(0, journal.buffer + JOURNAL_SUMMED_AT, <size_t>(bytes - JOURNAL_SUMMED_AT))
 
@@ -418,9 +431,11 @@ cdef JournalHalf* half_with_room(CommitJournal* journal, int64_t blocks) noexcep
     has_room = not half.full and half.used_bytes + blocks <= journal.half_bytes
     is_full = not has_room
     if is_full:
+        if not half.full:
+            journal.fill_count += 1
         half.full = True
         half = &journal.halves[1 - journal.active]
-        # One that is not full was emptied, and nobody has written to it since.
+        # A half that is not full was emptied, and has no record since.
         has_room = not half.full
         if has_room:
             journal.active = 1 - journal.active
@@ -459,7 +474,10 @@ cdef bint cover(CommitJournal* journal, PartitionLog* log, int64_t end_offset) n
 
 # The file, and the retiring of its halves.
 
-cdef int write_header(CommitJournal* journal, int32_t half, uint64_t epoch) noexcept nogil:
+cdef int write_header(
+    int fd, bint synced, const uint8_t* journal_id, int64_t half_bytes, int32_t half,
+    uint64_t epoch,
+) noexcept nogil:
     """Have the records of an epoch count, and no others; on the disk on return."""
     cdef uint8_t* block = journal_buffer(JOURNAL_BLOCK_BYTES)
     cdef JournalHalfHeader* header = <JournalHalfHeader*>block
@@ -469,53 +487,83 @@ cdef int write_header(CommitJournal* journal, int32_t half, uint64_t epoch) noex
     memset(block, 0, JOURNAL_BLOCK_BYTES)
     header.magic = JOURNAL_HALF_MAGIC
     header.half = <uint32_t>half
-    memcpy(header.journal_id, journal.journal_id, 16)
-    header.half_bytes = <uint64_t>journal.half_bytes
+    memcpy(header.journal_id, journal_id, 16)
+    header.half_bytes = <uint64_t>half_bytes
     header.epoch = epoch
     header.crc = crc32c(
         0, block + JOURNAL_SUMMED_AT, sizeof(JournalHalfHeader) - JOURNAL_SUMMED_AT)
-    error = journal_write(
-        journal.fd, journal.synced, block, JOURNAL_BLOCK_BYTES, half * journal.half_bytes)
+    error = journal_write(fd, synced, block, JOURNAL_BLOCK_BYTES, half * half_bytes)
     free(block)
+    return error
+
+
+cdef int journal_write_headers(
+    int fd, bint synced, const uint8_t* journal_id, int64_t half_bytes
+) noexcept nogil:
+    """Have a file be two empty halves with an id that no record in it has (M3); 0 or an errno."""
+    cdef int32_t half
+    cdef int error = 0
+    for half in range(HALVES):
+        if error == 0:
+            error = write_header(fd, synced, journal_id, half_bytes, half, 1)
     return error
 
 
 cdef int journal_take_file(
     CommitJournal* journal, int fd, bint synced, const uint8_t* journal_id, int64_t half_bytes
 ) noexcept nogil:
-    """Write both headers into a file of zeros, whose descriptor stays the caller's; 0 or an errno.
+    """Go over to a file with headers, whose descriptor stays the caller's; 0 or an errno, and then
+    nothing has changed.
 
-    The journal takes no records yet: its file has to be synced, and to have its name on the disk,
-    before journal_start. No file may be in use.
+    The journal is stopped, and starts by journal_start. What the file before holds, whose
+    descriptor is used no more, is to be retired; nothing is left of one before that.
     """
     cdef uint64_t inode = 0
+    cdef uint64_t device = 0
+    cdef int64_t buffer_bytes = min(half_bytes - JOURNAL_BLOCK_BYTES, <int64_t>RECORD_BYTES_MAX)
     cdef int32_t half
-    cdef int error = 0
-    journal.buffer_bytes = half_bytes - JOURNAL_BLOCK_BYTES
-    if journal.buffer_bytes > RECORD_BYTES_MAX:
-        journal.buffer_bytes = RECORD_BYTES_MAX
-    free(journal.buffer)
-    journal.buffer = journal_buffer(<size_t>journal.buffer_bytes)
-    if journal.buffer == NULL:
-        return ENOMEM
-    error = eos_identity_of(fd, &journal.device, &inode)
+    cdef uint8_t* buffer
+    cdef int error = eos_identity_of(fd, &device, &inode)
     if error != 0:
         return error
+    buffer = journal_buffer(<size_t>buffer_bytes)
+    if buffer == NULL:
+        return ENOMEM
+    free(journal.buffer)
+    journal.buffer = buffer
+    journal.buffer_bytes = buffer_bytes
     eos_sync_queue_open(&journal.sync_queue)
+    pthread_mutex_lock(&journal.lock)
+    for half in range(HALVES):
+        put_behind(journal, half)
     journal.fd = fd
+    journal.device = device
     journal.synced = synced
     journal.half_bytes = half_bytes
+    journal.failed_errno = 0
     memcpy(journal.journal_id, journal_id, 16)
-    for half in range(2):
-        journal.halves[half].used_bytes = JOURNAL_BLOCK_BYTES
-        journal.halves[half].epoch = 1
-        journal.halves[half].record_count = 0
-        journal.halves[half].full = False
-        error = write_header(journal, half, 1)
-        if error != 0:
-            return error
     journal.active = 0
+    pthread_mutex_unlock(&journal.lock)
     return 0
+
+
+cdef void put_behind(CommitJournal* journal, int32_t half) noexcept nogil:
+    """Have a half be one of the file before, and begin it empty."""
+    cdef JournalHalf emptied = journal.halves[HALVES + half]
+    cdef JournalHalf* before = &journal.halves[HALVES + half]
+    cdef PartitionLog* log
+    cdef int32_t index
+    before[0] = journal.halves[half]
+    for index in range(before.covered_count):
+        log = before.covered[index]
+        log.journal_ends[HALVES + half] = log.journal_ends[half]
+        log.journal_halves &= ~(1 << half)
+        log.journal_halves |= 1 << (HALVES + half)
+    emptied.used_bytes = JOURNAL_BLOCK_BYTES
+    emptied.epoch = 1
+    emptied.record_count = 0
+    emptied.full = False
+    journal.halves[half] = emptied
 
 
 cdef void journal_start(CommitJournal* journal) noexcept nogil:
@@ -547,13 +595,14 @@ cdef void journal_wake(CommitJournal* journal) noexcept nogil:
 
 
 cdef bint is_synced(const PartitionLog* log, int32_t half) noexcept nogil:
-    """True if the files hold all that a half may have of a log, or nobody wants it any more."""
+    """True if the files hold all that a half may have of a log, or the log was deleted."""
     return control_load(&log.page.recovery_point) >= log.journal_ends[half] or (
         control_flag(&log.page.deleted) != 0)
 
 
 cdef int journal_empty_half(CommitJournal* journal, int32_t half) noexcept nogil:
-    """Empty a full half whose logs are all synced (H3, H4); 0, or an errno.
+    """Empty a full half whose logs are all synced (H3, H4); 0, or an errno. One of the file before
+    is only forgotten: that file is to be removed.
 
     EBUSY: a log is not synced yet, or its sync failed.
     """
@@ -567,9 +616,11 @@ cdef int journal_empty_half(CommitJournal* journal, int32_t half) noexcept nogil
         if error == 0 and not is_synced(found.covered[index], half):
             error = EBUSY
     pthread_mutex_unlock(&journal.lock)
-    # It is full: nobody else changes it.
-    if error == 0:
-        error = write_header(journal, half, found.epoch + 1)
+    # It is full: no other thread changes it.
+    if error == 0 and half < HALVES:
+        error = write_header(
+            journal.fd, journal.synced, journal.journal_id, journal.half_bytes, half,
+            found.epoch + 1)
     if error != 0:
         return error
     pthread_mutex_lock(&journal.lock)
@@ -590,7 +641,7 @@ cdef void journal_leave(CommitJournal* journal, PartitionLog* log) noexcept nogi
     cdef int32_t index, number
     pthread_mutex_lock(&journal.lock)
     log.journal_left = True
-    for number in range(2):
+    for number in range(ALL_HALVES):
         half = &journal.halves[number]
         if not log.journal_halves & (1 << number):
             continue

@@ -10,4 +10,5 @@ cdef extern from "control_boot.h" nogil:
     int64_t control_synced_this_boot(
         ControlPage* page, const uint8_t* topic_id, int32_t partition,
         const ControlBoot* here) noexcept
+    void control_keep_synced_this_boot(ControlPage* page, int64_t offset) noexcept
     void control_note_boot(ControlPage* page, const ControlBoot* here) noexcept

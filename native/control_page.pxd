@@ -47,6 +47,8 @@ cdef extern from "control_page.h" nogil:
     bint control_is_ready(const ControlPage* page, const uint8_t* session) noexcept
     int64_t control_synced_before(
         ControlPage* page, const uint8_t* topic_id, int32_t partition) noexcept
+    int64_t control_start_before(
+        const ControlPage* page, const uint8_t* topic_id, int32_t partition) noexcept
     void control_keep_synced(
         ControlPage* page, const uint8_t* topic_id, int32_t partition, int64_t offset) noexcept
     int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept

@@ -11,13 +11,13 @@ reader has mapped is not used again.
 """
 from eoslog.native.abort_index cimport abort_index_drop_below
 from eoslog.native.control_page cimport control_load, control_raise
-from eoslog.native.log_lock cimport log_lock, log_unlock
+from eoslog.native.log_lock cimport log_lock, log_unlock, log_view, log_view_end
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
 from eoslog.native.open_files cimport open_files_count
 from eoslog.native.partition_log cimport (
-    log_end, log_fail, log_publish, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
-    take_first,
+    log_active, log_end, log_fail, log_publish, log_use_file, pthread_mutex_lock,
+    pthread_mutex_unlock, segment_retire, take_first,
 )
 from eoslog.native.segment cimport Segment, segment_path, segment_unload
 from eoslog.native.segment_files cimport eos_is_missing, eos_remove_logs_below
@@ -63,24 +63,30 @@ cdef Status log_delete_segments(
     deleted[0] = 0
     while may_delete(log, upto_offset, &first_base_offset):
         if first_base_offset != swept_below:
-            # For the first one too: its elder may have gone just before. Appends go on meanwhile.
+            # For the first one too: the one before it may just be gone. Appends go on during this.
             error = eos_remove_logs_below(log.directory, first_base_offset)
             if error != 0:
                 out.os_errno = error
                 return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
                              first_base_offset, error)
             swept_below = first_base_offset
-        error = log_sync_directory(log)
-        status = log_lock(log, out)
+        status = log_view(log, out)
+        if status == STATUS_OK:
+            # A sync goes by it if nothing more may be opened.
+            status = log_use_file(log, log_active(log), out)
+            log_view_end(log)
         if status != STATUS_OK:
             return status
-        if error == 0:
-            deleted[0] += delete_oldest(log, upto_offset, &swept_below)
-        log_unlock(log)
+        error = log_sync_directory(log)
         if error != 0:
             log_fail(log, error)
             out.os_errno = error
             return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+        status = log_lock(log, out)
+        if status != STATUS_OK:
+            return status
+        deleted[0] += delete_oldest(log, upto_offset, &swept_below)
+        log_unlock(log)
     return STATUS_OK
 
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""A sparse index of one segment, held in memory in the file's form and written behind.
+"""A sparse index of one segment, held in memory in the file's form and written later.
 
 Invariants: keys strictly increase; entries [0, stored_count) stand in the file, which the next
 index_file_store ends after the last entry.
@@ -53,7 +53,7 @@ cdef void give_back(IndexFile* index) noexcept nogil:
 
 cdef bint index_file_pack(IndexFile* index) noexcept nogil:
     """Keep the entries without a mapping, until index_file_unpack; False if there is no memory.
-    Nobody looks at them meanwhile.
+    They are not read until then.
     """
     cdef size_t used_bytes = <size_t>index.count * <size_t>index.entry_bytes
     cdef uint8_t* entries = <uint8_t*>malloc(used_bytes + 1)

@@ -21,6 +21,8 @@ cdef extern from "journal_file.h" nogil:
         uint8_t journal_id[16]
         uint64_t epoch
         uint64_t number
+        uint64_t other_epoch
+        uint64_t other_count
         uint64_t bytes
     ctypedef struct JournalRangeHeader:
         uint8_t topic_id[16]

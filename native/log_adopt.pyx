@@ -12,7 +12,7 @@ kind, and are cut off. Its staged name stays, and no process writes to it as lon
 from libc.stdint cimport int32_t
 from libc.string cimport memset
 
-from eoslog.native.atomics cimport store_release_64
+from eoslog.native.atomics cimport set_mark, store_release_64
 from eoslog.native.byte_order cimport store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_write_begin
@@ -24,7 +24,7 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_make_private,
     eos_map, eos_open_staged, eos_pwrite_all, eos_rename, munmap,
 )
-from eoslog.native.log_roll cimport log_end_segment
+from eoslog.native.log_roll cimport log_end_segment, log_note_producers
 from eoslog.native.partition_log cimport (
     log_active, log_check_directory, log_end, log_name_page, log_publish, pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -38,7 +38,6 @@ from eoslog.native.segment cimport SEGMENT_UNNAMED_SUFFIX, Segment, segment_note
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, ProducerEntry, window_accept, window_last_sequence,
 )
-from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK,
@@ -62,7 +61,7 @@ cdef struct StagedFile:
     int64_t producer_id
     int64_t record_count
     int64_t batch_count
-    int64_t base_offset              # What its batches say, -1 if they were not told yet.
+    int64_t base_offset              # In its batches; -1 before they are stamped.
     int fd
 
 
@@ -177,7 +176,7 @@ cdef Status log_adopt_file(
         return STATUS_OK
     status = check_batches(staged.data, file_bytes, producer_id, not checked, &staged, out)
     if status == STATUS_OK and fits_a_segment(log, &staged):
-        # Without the lock, and with it only if the end has moved on meanwhile.
+        # First without the lock; again with it if the log's end has moved on.
         status = stamp(log, &staged, log_end(log), out)
         if status == STATUS_OK:
             status = log_lock(log, out)
@@ -335,9 +334,8 @@ cdef Status add_behind(
         return status
     # Of the producers as they are here, before the file; as at a roll, but not for each file
     # of a job that brings many.
-    if log.producers.evicted_count == 0 and unnoted_bytes(log) >= UNNOTED_BYTES_MAX:
-        if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
-            log.snapshot_offset = end
+    if unnoted_bytes(log) >= UNNOTED_BYTES_MAX:
+        log_note_producers(log, end)
     adopted[0] = True
     return STATUS_OK
 
@@ -375,7 +373,7 @@ cdef void take_in(
             header.last_offset_delta, end - 1, header.max_timestamp)
         position += header.batch_bytes
     entry.changed_at_offset = end
-    active.unsynced = True
+    set_mark(&active.unsynced)
     store_release_64(&active.used_bytes, position)
     log_publish(log, end)
     if log.own_end == staged.base_offset:

@@ -9,7 +9,7 @@ the records that are in.
 """
 from libc.string cimport memcpy
 
-from eoslog.native.atomics cimport store_release_64
+from eoslog.native.atomics cimport set_mark, store_release_64
 from eoslog.native.batch_encode cimport (
     RecordColumns, batch_bytes_bound, batch_encode, batch_stream, newest_timestamp, record_bytes,
 )
@@ -23,7 +23,7 @@ from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.log_roll cimport log_roll
-from eoslog.native.partition_log cimport log_active, log_end, log_publish
+from eoslog.native.partition_log cimport log_active, log_end, log_publish, log_use_file
 from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET,
@@ -162,6 +162,8 @@ cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogi
 cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcept nogil:
     """Have batch_bytes reserved at the end of an active segment that may take them."""
     cdef int64_t segment_bytes = log.options.segment.segment_bytes
+    cdef int64_t upto_bytes
+    cdef bint written
     cdef Segment* active
     cdef Status status = empty_segment_renew(log, out)
     if status != STATUS_OK:
@@ -177,9 +179,12 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
         if status != STATUS_OK:
             return status
         active = log_active(log)
-    status = segment_reserve(
-        active, active.used_bytes + incoming.batch_bytes, is_written(log, incoming),
-        &log.options.segment, out)
+    upto_bytes = active.used_bytes + incoming.batch_bytes
+    written = is_written(log, incoming)
+    if written or upto_bytes > active.reserved_bytes:
+        status = log_use_file(log, active, out)
+        if status == STATUS_OK:
+            status = segment_reserve(active, upto_bytes, written, &log.options.segment, out)
     # At once: the next holder of the lock stores up to there, and no further.
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
     return status
@@ -290,7 +295,7 @@ cdef void place(
     EOS_CHECK(load_be64(at) == base_offset, "append: the batch stands at the log end")
     batch_header_load(at, &header)
     segment_note_batch(active, &header, active.used_bytes, &log.options.segment)
-    active.unsynced = True
+    set_mark(&active.unsynced)           # After the bytes: a sync that takes the mark has them.
     store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
     if not is_written(log, incoming):
         segment_pages_written(active, active.used_bytes, &log.options.segment)

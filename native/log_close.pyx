@@ -10,14 +10,14 @@ that a reader still holds are unloaded when it releases them.
 from libc.stdint cimport int32_t
 
 from eoslog.native.control_page cimport (
-    control_is_as_opened, control_raise, control_set_flag, control_sync_end, control_sync_holder,
+    control_is_as_opened, control_set_flag, control_sync_end, control_sync_holder,
     control_sync_take,
 )
 from eoslog.native.empty_segment cimport empty_segment_for_close
 from eoslog.native.log_lock cimport LOCK_TIMEOUT_NS, log_lock, log_unlock
-from eoslog.native.log_sync cimport log_sync_segments
+from eoslog.native.log_sync cimport log_sync_segments, log_synced
 from eoslog.native.partition_log cimport (
-    deleted_segments_free, log_active, log_end, log_failure, pthread_mutex_lock,
+    deleted_segments_free, log_active, log_end, log_failure, log_use_file, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment, segment_seal, segment_unload
@@ -27,8 +27,8 @@ from eoslog.native.status cimport STATUS_LOCK_HELD, STATUS_OK, fault
 
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
-    and all of it synced, since the next opening does not verify these bytes. So is nobody
-    else at the log then.
+    and all of it synced, since the next opening does not verify these bytes. No other process
+    has the log open then.
     """
     cdef Status status = STATUS_OK
     cdef bint closed_now = False
@@ -46,9 +46,9 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
         elif log_failure(log) != 0 or log.closed:
             status = STATUS_OK
         if closed_now and status == STATUS_OK:
-            status = log_sync_segments(log, log_end(log) + 1, True, out)
+            status = log_synced(
+                log, log_end(log), log_sync_segments(log, log_end(log) + 1, True), out)
         if closed_now and status == STATUS_OK:
-            control_raise(&log.page.recovery_point, log_end(log))
             control_set_flag(&log.page.sealed, 1)
         pthread_mutex_unlock(&log.flush_lock)
         control_sync_end(log.page)
@@ -84,10 +84,14 @@ cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
     # The files are, too, if none was made, removed or written ahead of the close.
     if control_is_as_opened(log.page) and not (log.directory_unsynced or active.indexes_unsynced):
         return STATUS_OK
-    status = segment_seal(active, log.directory, out)
+    status = log_use_file(log, active, out)
+    if status == STATUS_OK:
+        status = segment_seal(active, log.directory, out)
     active.unsynced = True
     if status == STATUS_OK and log.producers.evicted_count == 0:
-        if log_end(log) > 0 and log.snapshot_offset != log_end(log):
+        # That of a roll is not synced.
+        if log_end(log) > 0 and (
+                log.snapshot_offset != log_end(log) or active.base_offset == log_end(log)):
             status = snapshot_write(log.directory, log_end(log), &log.producers, True, out)
             log.directory_unsynced = True
     return status

@@ -1,4 +1,4 @@
-# Knowing what other processes appended, and repairing what one of them left behind.
+# Knowing what other processes appended, and repairing what a dead one left.
 from libc.stdint cimport int32_t, int64_t
 
 from eoslog.native.partition_log cimport PartitionLog, SegmentFile

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""Following a log that other processes append to, and repairing what one of them left behind.
+"""Following a log that other processes append to, and repairing what a dead one left.
 
 What was published never changes, so it is taken in without the writer's lock: headers are walked
 from where this process stopped, into the indexes, the producers, the transactions. A segment that
@@ -27,7 +27,8 @@ from eoslog.native.mapped_io cimport eos_file_bytes, eos_sync_data
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
     SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_note_end,
-    log_publish, log_unload_idle, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
+    log_publish, log_unload_idle, log_use_file, pthread_mutex_lock, pthread_mutex_unlock,
+    segment_retire,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
@@ -89,8 +90,11 @@ cdef Status follow_to_next(
     cdef Segment* ended = log_active(log)
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
-    cdef Status status
-    cdef int error = eos_file_bytes(ended.fd, &file_bytes, &modified_ms)
+    cdef Status status = log_use_file(log, ended, out)
+    cdef int error
+    if status != STATUS_OK:
+        return status
+    error = eos_file_bytes(ended.fd, &file_bytes, &modified_ms)
     if error != 0:
         out.os_errno = error
         return fault(out, STATUS_IO, "a segment file could not be looked at", 0, error)
@@ -220,6 +224,9 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
     status = empty_segment_renew(log, out)
     while status == STATUS_OK:
         active = log_active(log)
+        status = log_use_file(log, active, out)
+        if status != STATUS_OK:
+            return status
         error = eos_file_bytes(active.fd, &file_bytes, &modified_ms)
         if error != 0:
             out.os_errno = error
@@ -292,7 +299,7 @@ cdef Status clear_behind_end(PartitionLog* log, Fault* out) noexcept nogil:
 
 
 cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
-    """Take the writer's lock of a log of which nothing is known here yet, for log_attach."""
+    """Take the writer's lock of a log that this process has not read yet, for log_attach."""
     cdef int taken = control_lock(log.page, ATTACH_TIMEOUT_NS, log.process_id)
     if taken != 0 and taken != EOWNERDEAD:
         return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",

@@ -65,7 +65,8 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
     failed = log_failure(log)
     if status == STATUS_OK and failed != 0:
         out.os_errno = failed
-        status = fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, failed)
+        status = fault(
+            out, STATUS_FAILED, "an earlier sync of this log failed, or its recovery", 0, failed)
     if status == STATUS_OK and log.producers_unknown:
         status = fault(out, STATUS_FELL_BEHIND, "the log is being reattached; call again", 0, 0)
     if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:

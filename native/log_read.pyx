@@ -6,7 +6,7 @@ Invariants: nothing at or above the upper bound is handed out; a range holds its
 until it is closed; no record is handed out of a batch whose checksum was not found true in the same
 call.
 """
-from libc.stdint cimport INT64_MAX, uint32_t
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from eoslog.native.abort_index cimport (
@@ -62,12 +62,8 @@ cdef Status read_open(
     cdef int64_t position = 0
     cdef int64_t used_bytes
     cdef int64_t next_base = -1
-    cdef int64_t contiguous_from = offset
+    cdef int64_t contiguous_from = max(offset, log.options.holes_below)
     cdef Status status = check_offset(log, offset, out)
-    if not log.options.contiguous:
-        contiguous_from = INT64_MAX
-    elif contiguous_from < log.options.holes_below:
-        contiguous_from = log.options.holes_below
     found.segment = NULL
     found.data_bytes = 0
     found.next_offset = offset
@@ -76,7 +72,7 @@ cdef Status read_open(
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
-        # Retention may have deleted the segment meanwhile; then this is a later one.
+        # If retention has deleted the segment, this is a later one.
         status = check_offset(log, offset, out)
         if status != STATUS_OK:
             log_release(log, segment)

@@ -23,6 +23,7 @@ from eoslog.native.control_page cimport (
 )
 from eoslog.native.deleted_segments cimport derived_files_remove
 from eoslog.native.index_file cimport index_file_lookup
+from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
     close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_read_pages,
@@ -46,7 +47,7 @@ from eoslog.native.segment cimport (
 )
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
-    STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+    STATUS_IO, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -143,9 +144,16 @@ cdef Status open_active(
     if status != STATUS_OK or recovery_point <= 0 or end[0] == recovery_point:
         return status
     if end[0] < recovery_point or not mend_last_base(active, recovery_point):
-        return check_batches(active, out)
+        status = check_batches(active, out)
+        if status != STATUS_OK:
+            return status
     segment_clear_indexes(active)
-    return segment_index_active(active, &log.options.segment, end, out)
+    status = segment_index_active(active, &log.options.segment, end, out)
+    if status != STATUS_OK:
+        return status
+    # The files of its indexes may tell of batches that are gone.
+    active.indexes_unsynced = True
+    return segment_store_indexes(active, log.directory, False, out)
 
 
 cdef Status check_batches(const Segment* segment, Fault* out) noexcept nogil:
@@ -450,12 +458,16 @@ cdef Status cut_tail(
 ) noexcept nogil:
     """Cut the file at `position`; with `keep`, the bytes go aside unless a terminator stands
     there.
+
+    Where there is no room for them they stay in the file. Until a recovery that has room, the log
+    is read up to them, and takes no appends.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t tail_bytes = segment.used_bytes - position
     cdef int64_t probe = tail_bytes
     cdef int fd = -1
     cdef int error = 0
+    cdef Status status
     if probe > BATCH_TERMINATOR_BYTES:
         probe = BATCH_TERMINATOR_BYTES
     if keep and not zeros_only(segment.map + position, probe):
@@ -469,10 +481,15 @@ cdef Status cut_tail(
             if error == 0:
                 error = eos_sync_data(fd)
             close_fd(fd)
+        if error != 0:
+            unlink(path)
+            status = io_fault(out, error, "a torn tail could not be set aside")
+            if status != STATUS_NO_SPACE:
+                return status
+            log_fail(log, error)
+            segment.used_bytes = position
+            return STATUS_OK
         log.cut_bytes += tail_bytes
-    if error != 0:
-        out.os_errno = error
-        return fault(out, STATUS_IO, "a torn tail could not be set aside", position, error)
     log.directory_unsynced = log.directory_unsynced or segment.linked
     return segment_cut(segment, log.directory, position, out)
 

@@ -11,10 +11,11 @@ from libc.stdlib cimport free
 from eoslog.native.index_file cimport index_file_truncate
 from eoslog.native.mapped_io cimport EMFILE, ENFILE
 from eoslog.native.partition_log cimport (
-    log_active, log_end, log_fail, log_publish, log_start_segment, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    log_active, log_end, log_fail, log_publish, log_start_segment, log_use_file,
+    pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment, segment_path, segment_seal, segment_unload
+from eoslog.native.segment_files cimport eos_is_missing
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK
@@ -40,11 +41,23 @@ cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
     if status != STATUS_OK:
         return status
     log_publish(log, end)
-    # Kept only where it is complete: entries that LMDB alone remembers are not in memory.
-    if log.producers.evicted_count == 0:
-        if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
-            log.snapshot_offset = end
+    log_note_producers(log, end)
     return STATUS_OK
+
+
+cdef void log_note_producers(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    """Write the snapshot at the base offset of a new segment, unsynced: it is a help, and no copy
+    that a deletion may rely on. One that is there stays, and may be such a copy.
+
+    Only where it is complete: entries that LMDB alone remembers are not in memory.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef Fault ignored
+    segment_path(log.directory, base_offset, b".snapshot", path)
+    if log.producers.evicted_count == 0 and eos_is_missing(path):
+        if snapshot_write(
+                log.directory, base_offset, &log.producers, False, &ignored) == STATUS_OK:
+            log.snapshot_offset = base_offset
 
 
 cdef Status log_end_segment(PartitionLog* log, Segment* ended, Fault* out) noexcept nogil:
@@ -54,7 +67,9 @@ cdef Status log_end_segment(PartitionLog* log, Segment* ended, Fault* out) noexc
     back, no process appends any longer.
     """
     cdef int32_t time_entries = ended.time_index.count
-    cdef Status status = segment_seal(ended, log.directory, out)
+    cdef Status status = log_use_file(log, ended, out)
+    if status == STATUS_OK:
+        status = segment_seal(ended, log.directory, out)
     if status == STATUS_OK:
         return status
     # The last entry is for the end of the segment; it has not come.

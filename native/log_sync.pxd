@@ -6,7 +6,7 @@ from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport Fault, Status
 from eoslog.native.sync_queue cimport SyncQueue
 
-# A sync that the kernel makes meanwhile. Who began it has the log's turn until it ends it.
+# A sync that the kernel makes beside us. Its thread has the log's turn until it ends the sync.
 cdef struct BegunSync:
     PartitionLog* log                # NULL: there is none.
     Segment* segment                 # Held.
@@ -22,6 +22,8 @@ cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noex
 cdef bint log_begin_sync(
     PartitionLog* log, int64_t bytes_min, SyncQueue* queue, BegunSync* begun) noexcept nogil
 cdef Status log_end_sync(const BegunSync* begun, Fault* out) noexcept nogil
-cdef Status log_sync_segments(
-    PartitionLog* log, int64_t below_offset, bint with_indexes, Fault* out) noexcept nogil
+cdef int log_sync_segments(
+    PartitionLog* log, int64_t below_offset, bint with_indexes) noexcept nogil
+cdef Status log_synced(
+    PartitionLog* log, int64_t end_offset, int error, Fault* out) noexcept nogil
 cdef int log_sync_directory(PartitionLog* log) noexcept nogil

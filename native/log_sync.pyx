@@ -2,12 +2,13 @@
 # cython: initializedcheck=False, cdivision=True
 """Syncs of a log: whose turn it is to make one, for all who wait, and what it covers.
 
-Invariants: the recovery point is raised after the sync that covers it; a sync that failed is not
-made again, the log has failed. Appends go on meanwhile.
+Invariants: the recovery point is raised after the sync that covers it, and by log_synced alone,
+unless another sync of the log failed by then; a sync that failed is not made again, the log has
+failed. Appends go on during a sync.
 """
 from libc.stdint cimport int32_t, uint32_t
 
-from eoslog.native.atomics cimport load_acquire_64, store_release_64
+from eoslog.native.atomics cimport load_acquire_64, store_release_64, take_mark
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
@@ -16,11 +17,12 @@ from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
-    EMFILE, ENFILE, ENODATA, ENOENT, ENOMEM, EOS_FILE_LOST, eos_still_holds, eos_sync_data,
+    EMFILE, ENFILE, ENODATA, ENOENT, ENOMEM, EOS_FILE_LOST, eos_still_holds, eos_still_named,
+    eos_sync_data,
 )
 from eoslog.native.named_sync cimport eos_sync_named
 from eoslog.native.partition_log cimport (
-    log_active, log_end, log_fail, log_failure, log_release, pthread_mutex_lock,
+    log_active, log_end, log_fail, log_failure, log_release, log_use_file, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment, segment_path, segment_store_indexes
@@ -48,7 +50,7 @@ cdef enum Turn:
 cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
     """Sync all that was appended; then recovery_point is the log end as it was on the call.
 
-    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then
+    Appends go on. A sync that fails is never repeated: the log refuses appends from then
     on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at
     the last of them; without them it begins with the segment.
     """
@@ -68,8 +70,7 @@ cdef Status log_sync_up_to(
     PartitionLog* log, int64_t offset, bint in_pieces, Fault* out
 ) noexcept nogil:
     """Sync everything below `offset`; those who call it together, in whatever process, share a
-    sync or two. `in_pieces`: so that what others write to the disk meanwhile waits for a piece of
-    it, and not for all.
+    sync or two. `in_pieces`: other writes to the disk then wait for one piece, not for all.
     """
     if in_pieces and is_wanted(log, offset, False):
         begin_in_pieces(log)
@@ -84,8 +85,8 @@ cdef Status log_sync_durable(PartitionLog* log, int64_t offset, Fault* out) noex
 cdef void begin_in_pieces(PartitionLog* log) noexcept nogil:
     """Have the disk begin with the segment that was appended to, a piece at a time.
 
-    Its calls do not wait for the disk: one that waits is told of a write that failed, and the sync
-    that follows, or one by another opened file, would not be.
+    Its calls do not wait for the disk: a call that waits would get the error of a failed write, and
+    the sync that follows, or one by another opened file, would not.
     """
     cdef Segment* opened = hold_opened(log)
     cdef int64_t position, used_bytes
@@ -108,8 +109,8 @@ cdef bint log_begin_sync(
     """Have the disk begin with batches of more bytes than a journal takes, before the caller waits
     for one. Only the sync that follows makes them durable.
 
-    `queue`, if it is not NULL: let the kernel make that sync meanwhile. True: it does; log_end_sync
-    must follow, in this thread.
+    `queue`, if it is not NULL: let the kernel make that sync, beside this thread. True: it does;
+    log_end_sync must follow, in this thread.
     """
     cdef Segment* opened
     if load_acquire_64(&log.written_end) <= control_durable(log.page):
@@ -160,16 +161,14 @@ cdef bint begin_in_kernel(
 cdef Status log_end_sync(const BegunSync* begun, Fault* out) noexcept nogil:
     """Wait for a sync that was begun; its result, as of log_sync_durable."""
     cdef PartitionLog* log = begun.log
+    cdef Status status
     cdef int error = result_of_sync(
         log, begun.segment, begun.used_bytes, eos_sync_queue_end(begun.queue))
     log_release(log, begun.segment)
-    if error == 0:
-        control_raise(&log.page.recovery_point, begun.end_offset)
-    else:
-        log_fail(log, error)
+    status = log_synced(log, begun.end_offset, error, out)
     pthread_mutex_unlock(&log.flush_lock)
     control_sync_end(log.page)
-    return STATUS_OK if error == 0 else sync_fault(error, out)
+    return status
 
 
 cdef inline bint is_wanted(PartitionLog* log, int64_t offset, bint journals) noexcept nogil:
@@ -230,15 +229,17 @@ cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexce
     if status != STATUS_OK:
         return status
     end = log_end(log)
-    if with_indexes:
+    # Before anything is taken for synced: a process that may open nothing more fails no log by it.
+    status = log_use_file(log, log_active(log), out)
+    if not is_for_want(status, out):
+        status = STATUS_OK               # A file that was lost is named by its sync.
+    if status == STATUS_OK and with_indexes:
         status = store_active_indexes(log, out)
     log_unlock(log)
-    if status == STATUS_OK:
-        log.sync_count += 1
-        status = log_sync_segments(log, end, with_indexes, out)
-    if status == STATUS_OK:
-        control_raise(&log.page.recovery_point, end)
-    return status
+    if status != STATUS_OK:
+        return status
+    log.sync_count += 1
+    return log_synced(log, end, log_sync_segments(log, end, with_indexes), out)
 
 
 cdef Status log_store_indexes(PartitionLog* log, Fault* out) noexcept nogil:
@@ -265,15 +266,16 @@ cdef Status store_active_indexes(PartitionLog* log, Fault* out) noexcept nogil:
     return status
 
 
-cdef Status log_sync_segments(
-    PartitionLog* log, int64_t below_offset, bint with_indexes, Fault* out
+cdef int log_sync_segments(
+    PartitionLog* log, int64_t below_offset, bint with_indexes
 ) noexcept nogil:
-    """Sync every segment that begins below an offset and has unsynced bytes.
+    """Sync every segment that begins below an offset and has unsynced bytes; 0 or an errno, for
+    log_synced.
 
     Also the directory if it changed, and `with_indexes` the index files of segments that were
     ended: what a power cut leaves of them is looked at before it is believed, so a commit need not
-    wait for these. The bound keeps a sync from running after the appends that go on meanwhile. The
-    caller has flush_lock.
+    wait for these. The bound keeps a sync from chasing the appends that go on. The caller has
+    flush_lock.
     """
     cdef int64_t after_offset = -1
     cdef Segment* segment
@@ -290,17 +292,27 @@ cdef Status log_sync_segments(
             segment.indexes_unsynced = False
             error = sync_indexes(log, segment.base_offset)
         log_release(log, segment)
-    if error == 0 and log.directory_unsynced:
-        log.directory_unsynced = False
+    if error == 0 and take_mark(&log.directory_unsynced):
         error = log_sync_directory(log)
+    return error
+
+
+cdef Status log_synced(
+    PartitionLog* log, int64_t end_offset, int error, Fault* out
+) noexcept nogil:
+    """End a sync of the log up to an offset, with its result: 0 or an errno.
+
+    A sync that succeeded proves nothing if another one of the log failed by then, in any process:
+    that one may have got the error of bytes which both were to sync.
+    """
     if error != 0:
         log_fail(log, error)
-        return sync_fault(error, out)
-    return STATUS_OK
-
-
-cdef Status sync_fault(int error, Fault* out) noexcept nogil:
-    """Whatever the errno: what was appended may be on the disk or not."""
+    else:
+        error = log_failure(log)
+    if error == 0:
+        control_raise(&log.page.recovery_point, end_offset)
+        return STATUS_OK
+    # Whatever the errno: what was appended may be on the disk or not.
     out.os_errno = error
     if error == ENOENT or error == ENODATA:
         return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
@@ -328,7 +340,7 @@ cdef Segment* only_unsynced(
     if found != NULL and (not is_alone or found.fd < 0 or new_bytes(found) <= bytes_min):
         found = NULL
     if found != NULL:
-        found.unsynced = False
+        take_mark(&found.unsynced)
         found.references += 1
     pthread_mutex_unlock(&log.segments_lock)
     return found
@@ -350,8 +362,7 @@ cdef Segment* next_unsynced(
             break
         if segment.base_offset > after_offset and (
                 segment.unsynced or (with_indexes and segment.indexes_unsynced)):
-            log_unsynced[0] = segment.unsynced
-            segment.unsynced = False
+            log_unsynced[0] = take_mark(&segment.unsynced)
             segment.references += 1
             pthread_mutex_unlock(&log.segments_lock)
             return segment
@@ -365,7 +376,7 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
     cdef int64_t used_bytes = segment.used_bytes
     if segment.fd >= 0:
         return result_of_sync(log, segment, used_bytes, eos_sync_data(segment.fd))
-    # Another process wrote and ended it; it was not read here.
+    # Its map alone is there, or another process wrote and ended it, and it was not read here.
     segment_path(log.directory, segment.base_offset, b".log", path)
     return result_of_sync(log, segment, used_bytes, sync_named(log, path, False))
 
@@ -376,8 +387,12 @@ cdef int result_of_sync(
     """Result of a segment's sync: 0 or an errno. ENOENT, ENODATA: the sync did its work, for a file
     that has no name any more, or does not hold what was appended.
     """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
     if error == 0 and segment.fd >= 0:
         error = eos_still_holds(segment.fd, used_bytes)
+    elif error == 0 and segment.map != NULL and used_bytes > 0:
+        segment_path(log.directory, segment.base_offset, b".log", path)
+        error = eos_still_named(path, segment.device, segment.inode, used_bytes)
     if error == ENOENT or error == ENODATA:
         # Asked last: what is deleted on purpose is on the page before files go.
         if segment.base_offset < control_load(&log.page.first_base_offset) or (

@@ -28,12 +28,15 @@ cdef extern from "mapped_io.h" nogil:
     void eos_unmap_file(void* map, size_t bytes) noexcept
     int eos_share(int fd) noexcept
     int eos_have_alone(int fd) noexcept
+    bint eos_maps_keep_locks(const char* directory) noexcept
     int eos_identity_of(int fd, uint64_t* device, uint64_t* inode) noexcept
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
     int eos_is_at(int fd, const char* path) noexcept
     int eos_count_names(int fd, int64_t* names_out) noexcept
     const char* EOS_FILE_LOST
     int eos_still_holds(int fd, int64_t file_bytes) noexcept
+    int eos_still_named(
+        const char* path, uint64_t device, uint64_t inode, int64_t file_bytes) noexcept
     int eos_link(const char* from_path, const char* to_path) noexcept
     int eos_rename(const char* from_path, const char* to_path) noexcept
     int eos_make_private(int fd) noexcept

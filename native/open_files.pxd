@@ -18,4 +18,7 @@ cdef void file_owner_leave(FileOwner* owner) noexcept nogil
 cdef void file_owner_unlink(FileOwner* owner) noexcept nogil
 cdef void open_files_count(int64_t change) noexcept nogil
 cdef int64_t open_files_now() noexcept nogil
+cdef void mapped_alone_count(int64_t change) noexcept nogil
+cdef int64_t mapped_files_now() noexcept nogil
+cdef int64_t open_files_most() noexcept nogil
 cdef void open_files_make_room() noexcept nogil

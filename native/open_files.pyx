@@ -5,9 +5,9 @@
 A store may have more partitions than a process may have files. So a log that has files open is an
 owner in a ring, and before a file is opened beyond the bound a hand goes around it: an owner that
 was used since the hand last came by is passed once, the next one's files are closed. They are
-opened again when they are needed.
+opened again when they are needed. Some keep their maps, which have a bound of their own.
 
-Invariants: nobody waits for a log's lock while the ring's is held, since callers hold locks of
+Invariants: no thread waits for a log's lock while it holds the ring's, since callers hold locks of
 another log; an owner enters and leaves the ring under a lock of its own, as its files are opened
 and closed; it has left the ring before its memory is freed.
 """
@@ -30,12 +30,13 @@ cdef extern from "open_files.h" nogil:
     int64_t open_files_allowed() noexcept
 
 cdef enum:
-    # Each takes three mappings at most, of which a process may have 65,530.
+    # Each takes three mappings at most; a process may have 65,530.
     OPEN_FILES_MAX = 8192
 
 cdef pthread_mutex_t ring_lock
 cdef FileOwner* hand = NULL
 cdef int64_t open_count = 0
+cdef int64_t mapped_count = 0
 cdef int64_t forks = 0
 
 
@@ -100,13 +101,26 @@ cdef int64_t open_files_now() noexcept nogil:
     return load_acquire_64(&open_count)
 
 
+cdef void mapped_alone_count(int64_t change) noexcept nogil:
+    """Count files that are mapped and lost their descriptor, or have one again."""
+    add_64(&mapped_count, change)
+
+
+cdef int64_t mapped_files_now() noexcept nogil:
+    """Count of the files that are open or mapped."""
+    return load_acquire_64(&open_count) + load_acquire_64(&mapped_count)
+
+
+cdef int64_t open_files_most() noexcept nogil:
+    """Return the bound: so many files may be open."""
+    return min(open_files_allowed() // 2, <int64_t>OPEN_FILES_MAX)
+
+
 cdef void open_files_make_room() noexcept nogil:
     """Before a file is opened: close some that were not used of late, if half of the files that the
     process may have are open. What else it does needs the other half.
     """
-    cdef int64_t most = open_files_allowed() // 2
-    if most > OPEN_FILES_MAX:
-        most = OPEN_FILES_MAX
+    cdef int64_t most = open_files_most()
     # Where another thread goes around there will be room.
     if open_files_now() < most or pthread_mutex_trylock(&ring_lock) != 0:
         return

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from eoslog.native.abort_index cimport AbortIndex
-from eoslog.native.atomics cimport load_acquire_32, load_acquire_64
+from eoslog.native.atomics cimport load_acquire_32, load_acquire_64, load_acquire_map
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport ControlPage, control_load, control_load_32
 from eoslog.native.open_files cimport FileOwner
@@ -31,8 +31,8 @@ cdef struct LogOptions:
     int32_t leader_epoch
     int64_t written_bytes_min        # Batches of so many go into their file by calls.
     bint durable                     # Calls wait for the disk, by files or journals.
-    bint contiguous                  # No offset is missing: Kafka's compacted logs leave some out.
-    int64_t holes_below              # ... but for such below this, of a log that was moved here.
+    int64_t mapped_max               # Up to so many of the process, closed files keep their maps.
+    int64_t holes_below              # Below it Kafka's compaction may have left some out.
 
 # What a directory listing says of one segment.
 cdef struct SegmentFile:
@@ -72,7 +72,7 @@ cdef struct PartitionLog:
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
     void* journal                    # The process's CommitJournal; NULL without any.
-    int64_t journal_ends[2]          # Its halves have bytes of the log, up to here at most.
+    int64_t journal_ends[4]          # Its halves have bytes of the log, up to here at most.
     uint32_t journal_halves          # ... those of these bits.
     bint journal_left                # It knows the log no more.
     int64_t journal_batch            # Its leader's: the last batch with a range of the log,
@@ -91,7 +91,7 @@ cdef Status log_add_segment(
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
 cdef void log_enter_files(PartitionLog* log) noexcept nogil
-cdef Status log_reopen_active(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_reopen(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil
 cdef void log_unload_idle(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
@@ -117,13 +117,19 @@ cdef inline Segment* log_active(PartitionLog* log) noexcept nogil:
 
 
 cdef inline Status log_use_active(PartitionLog* log, Fault* out) noexcept nogil:
-    """Have the file of the active segment open, which may have been closed. The caller holds
-    view_lock.
+    """Have the active segment mapped, whose file may have been closed. The caller holds view_lock.
     """
     log.files.used = True
-    if log.segment_count == 0 or load_acquire_32(<const int32_t*>&log_active(log).fd) >= 0:
+    if log.segment_count == 0 or load_acquire_map(&log_active(log).map) != NULL:
         return STATUS_OK
-    return log_reopen_active(log, out)
+    return log_reopen(log, log_active(log), out)
+
+
+cdef inline Status log_use_file(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
+    """Have the descriptor too of a segment that was the active one. The caller holds view_lock."""
+    if load_acquire_32(<const int32_t*>&segment.fd) >= 0:
+        return STATUS_OK
+    return log_reopen(log, segment, out)
 
 
 cdef inline int64_t log_end(PartitionLog* log) noexcept nogil:

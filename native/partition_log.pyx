@@ -16,9 +16,11 @@ and by the background thread of each process.
 Invariants: segments are in the order of their base offsets and only the last takes appends; readers
 see nothing at or above the published log end, and every byte below it was in place before it was
 published; a log whose sync failed takes nothing more; a segment in the list `deleted` is not in
-`segments`, and no reader holds it; the file of the active segment is closed only while it is synced
-and nobody has view_lock or holds the segment, and it is opened again before it is used. Lock order:
-the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock, segments_lock.
+`segments`, and no reader holds it; the file of the active segment is closed only while none has
+view_lock or holds the segment, where calls wait for the disk only while it is synced, and it is
+opened again before it is used; its map may stay, with the file's lock, and takes appends. Lock
+order: the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock,
+segments_lock.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -37,7 +39,8 @@ from eoslog.native.mapped_io cimport (
     eos_file_length, eos_identity, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.open_files cimport (
-    file_owner_enter, file_owner_leave, file_owner_unlink, open_files_make_room,
+    file_owner_enter, file_owner_leave, file_owner_unlink, mapped_files_now, open_files_make_room,
+    open_files_most, open_files_now,
 )
 from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
 from eoslog.native.producer_table cimport table_free, table_init
@@ -186,12 +189,12 @@ cdef void log_enter_files(PartitionLog* log) noexcept nogil:
     pthread_mutex_unlock(&log.segments_lock)
 
 
-cdef Status log_reopen_active(PartitionLog* log, Fault* out) noexcept nogil:
-    """Open the file of the active segment again. The caller holds view_lock."""
+cdef Status log_reopen(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
+    """Open the file of a loaded segment again. The caller holds view_lock."""
     cdef Status status = STATUS_OK
     pthread_mutex_lock(&log.segments_lock)
-    if log_active(log).fd < 0:
-        status = reopen_active(log, log_active(log), out)
+    if segment.fd < 0:
+        status = reopen_active(log, segment, out)
     pthread_mutex_unlock(&log.segments_lock)
     return status
 
@@ -219,10 +222,10 @@ cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexc
 
 
 cdef void close_files(void* owner, bint unsynced) noexcept nogil:
-    """Close what nobody uses now, of a log that was not used of late.
+    """Close the files that are not in use, of a log that was not used of late.
 
-    A sync comes first, with a descriptor that was open as the bytes were written: a later one might
-    not be told of an error.
+    Where calls wait for the disk a sync comes first, with a descriptor that was open as the bytes
+    were written: a later one might not get the error. Else the next sync opens the file.
     """
     cdef PartitionLog* log = <PartitionLog*>owner
     cdef Segment* segment
@@ -247,7 +250,7 @@ cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noex
     cdef int error
     if segment.references > 0:
         return False
-    if segment.unsynced:
+    if segment.unsynced and log.options.durable:
         if not unsynced or log_failure(log) != 0:
             return False
         error = eos_sync_data(segment.fd)
@@ -257,7 +260,7 @@ cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noex
         segment.unsynced = False
     # Also one that another process ended, while the one after it could not be opened here.
     if segment.active or segment == log_active(log):
-        return segment_close_file(segment)
+        return segment_close_file(segment, mapped_files_now() <= log.options.mapped_max)
     segment_unload(segment)
     return True
 
@@ -397,7 +400,7 @@ cdef Status log_acquire(
         # Another process deleted it.
         status = fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log any more",
                        control_load(&log.page.log_start_offset), offset)
-    # A file cut short by somebody else is noticed before it is touched: a store or load through the
+    # A file that was truncated is noticed before it is touched: a store or load through the
     # map beyond its end would be a SIGBUS. What was written is asked first: an append lets both
     # grow.
     if status == STATUS_OK and segment.fd >= 0:
@@ -450,7 +453,12 @@ cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept n
 
 
 cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
-    """A deleted segment without holders is to be freed. The caller holds segments_lock."""
+    """A deleted segment without holders is to be freed. The caller holds segments_lock.
+
+    Its file is closed at once where many are open: what waits here is not closed to make room.
+    """
+    if open_files_now() >= open_files_most():
+        segment_unload(segment)
     segment.next_deleted = log.deleted
     log.deleted = segment
     add_64(&waiting_count, 1)

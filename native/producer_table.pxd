@@ -12,8 +12,8 @@ cdef struct ProducerTable:
     uint32_t entry_count             # Entries [0, entry_count) are in use, without holes.
     int64_t evicted_count            # Producers that LMDB alone remembers.
     int64_t persisted_offset         # LMDB rows are true up to here.
-    int64_t* incomplete              # Ids of which LMDB alone has the older part: another process
-    uint32_t incomplete_count        # wrote under them after they were evicted here.
+    int64_t* incomplete              # Ids whose older part only LMDB has: another process wrote
+    uint32_t incomplete_count        # under them after they were evicted here.
     uint32_t incomplete_capacity
 
 cdef void table_init(ProducerTable* table) noexcept nogil

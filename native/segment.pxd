@@ -37,7 +37,7 @@ cdef struct Segment:
     IndexFile offset_index
     IndexFile time_index
     Segment* next_deleted            # In the log's list of deleted segments.
-    int fd                           # -1 until it is needed; of a loaded one: its file is closed.
+    int fd                           # -1 until it is needed; a loaded one may keep its map alone.
     uint64_t device                  # Of a file that was closed, to know it again.
     uint64_t inode
     int32_t references               # Readers that hold the map; guarded by the log's segment lock.
@@ -113,6 +113,6 @@ cdef Status segment_store_indexes(
     Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil
 cdef void segment_unload(Segment* segment) noexcept nogil
-cdef bint segment_close_file(Segment* segment) noexcept nogil
+cdef bint segment_close_file(Segment* segment, bint keep_map) noexcept nogil
 cdef Status segment_reopen_file(
     Segment* segment, const char* directory, Fault* out) noexcept nogil

@@ -11,7 +11,7 @@ stands in them has lower offsets.
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
-from eoslog.native.atomics cimport load_acquire_64, store_release_32
+from eoslog.native.atomics cimport load_acquire_64, set_mark, store_release_32, store_release_map
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.index_file cimport (
@@ -28,7 +28,7 @@ from eoslog.native.offset_index cimport (
     OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
     offset_index_truncate,
 )
-from eoslog.native.open_files cimport open_files_count
+from eoslog.native.open_files cimport mapped_alone_count, open_files_count
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
     batch_header_load, batch_terminate,
@@ -278,6 +278,7 @@ cdef int own_copy(Segment* segment, const char* directory, int64_t bytes) noexce
             munmap(map, <size_t>segment.map_bytes)
         if fd >= 0:
             close_fd(fd)
+        unlink(fresh)
         return error
     munmap(segment.map, <size_t>segment.map_bytes)
     close_fd(segment.fd)
@@ -583,7 +584,7 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     segment.active = False
     segment.indexes_unsynced = True
     # Its new length, though every batch may be synced.
-    segment.unsynced = True
+    set_mark(&segment.unsynced)
     return STATUS_OK
 
 
@@ -598,6 +599,7 @@ cdef void segment_unload(Segment* segment) noexcept nogil:
 cdef void close_file(Segment* segment) noexcept nogil:
     if segment.map != NULL:
         munmap(segment.map, <size_t>segment.map_bytes)
+        mapped_alone_count(-(segment.fd < 0))
     segment.map = NULL
     if segment.fd >= 0:
         close_fd(segment.fd)
@@ -605,12 +607,22 @@ cdef void close_file(Segment* segment) noexcept nogil:
     segment.fd = -1
 
 
-cdef bint segment_close_file(Segment* segment) noexcept nogil:
-    """Give back the file and the mappings of a segment that stays loaded, until it is reopened;
-    False if something was not to be had. Nobody holds it.
+cdef bint segment_close_file(Segment* segment, bint keep_map) noexcept nogil:
+    """Give back the descriptor of a segment that stays loaded, until it is reopened, and without
+    `keep_map` the mappings; False if a resource was lacking. No caller holds it.
+
+    A map that is kept keeps the lock of its file too. So if the segment has a batch, only another
+    program can put another file under its name.
     """
-    if eos_identity_of(segment.fd, &segment.device, &segment.inode) != 0 or (
-            not index_file_pack(&segment.offset_index) or not index_file_pack(&segment.time_index)):
+    if eos_identity_of(segment.fd, &segment.device, &segment.inode) != 0:
+        return False
+    if keep_map and segment.used_bytes > 0:
+        close_fd(segment.fd)
+        open_files_count(-1)
+        mapped_alone_count(1)
+        segment.fd = -1
+        return True
+    if not index_file_pack(&segment.offset_index) or not index_file_pack(&segment.time_index):
         index_file_unpack(&segment.offset_index)
         return False
     close_file(segment)
@@ -624,8 +636,8 @@ cdef Status segment_reopen_file(
     """Have the file of a segment whose file was closed, and its mappings, as they were.
 
     While it held no batch another file may have taken its name, which becomes the segment's: a
-    staged one, mostly. The descriptor is set last: who finds one, without the log's segments_lock,
-    has the rest.
+    staged one, mostly. The map is set after the indexes, and the descriptor last: who finds one,
+    without the log's segments_lock, has the rest.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = 0
@@ -634,15 +646,16 @@ cdef Status segment_reopen_file(
     cdef uint64_t device = 0
     cdef uint64_t inode = 0
     cdef int fd = -1
+    cdef bint mapped = segment.map != NULL
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
     error = eos_open(path, False, False, &fd)
-    if error == 0:
+    if error == 0 and not mapped:
         error = eos_share(fd)
     if error == EWOULDBLOCK:
         error = ENOENT                   # It was deleted, and is just being put aside for reuse.
-    if error == 0:
+    if error == 0 and not mapped:
         error = eos_is_at(fd, path)
     if error == 0:
         error = eos_file_bytes(fd, &file_bytes, &modified_ms)
@@ -655,13 +668,9 @@ cdef Status segment_reopen_file(
         close_fd(fd)
         out.os_errno = ENODATA
         return fault(out, STATUS_IO, EOS_FILE_LOST, segment.used_bytes, file_bytes)
-    if error == 0:
-        error = eos_map(fd, <size_t>segment.map_bytes, True, &segment.map)
-    if error == 0 and not (
-            index_file_unpack(&segment.offset_index) and index_file_unpack(&segment.time_index)):
-        error = ENOMEM
+    if error == 0 and not mapped:
+        error = map_again(segment, fd)
     if error != 0:
-        close_file(segment)
         if fd >= 0:
             close_fd(fd)
         return io_fault(out, error, "a segment file could not be opened again")
@@ -669,5 +678,18 @@ cdef Status segment_reopen_file(
     segment.device = device
     segment.inode = inode
     open_files_count(1)
+    mapped_alone_count(-mapped)
     store_release_32(<int32_t*>&segment.fd, fd)
     return STATUS_OK
+
+
+cdef int map_again(Segment* segment, int fd) noexcept nogil:
+    """Have the mappings of a segment that gave them back; 0 or an errno."""
+    cdef uint8_t* map = NULL
+    cdef int error
+    if not (index_file_unpack(&segment.offset_index) and index_file_unpack(&segment.time_index)):
+        return ENOMEM
+    error = eos_map(fd, <size_t>segment.map_bytes, True, &map)
+    if error == 0:
+        store_release_map(&segment.map, map)
+    return error

@@ -13,7 +13,7 @@ from eoslog.native.status cimport (
 
 
 cdef void entry_clear(ProducerEntry* entry, int64_t producer_id) noexcept nogil:
-    """Make the entry of a producer of which nothing is known."""
+    """Make the entry of an unknown producer."""
     entry.producer_id = producer_id
     entry.last_timestamp = -1
     entry.current_txn_first_offset = -1

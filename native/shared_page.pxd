@@ -24,6 +24,10 @@ cdef extern from "shared_page.h" nogil:
     uint64_t shared_counter_load(const SharedPageHead* page, int number) noexcept
     uint64_t shared_counter_raise(SharedPageHead* page, int number) noexcept
     void shared_counter_lift(SharedPageHead* page, int number, uint64_t value) noexcept
+    const int64_t SHARED_HOLD_NS
+    uint64_t shared_hold_begin(SharedPageHead* page) noexcept
+    void shared_hold_end(SharedPageHead* page, uint64_t begun) noexcept
+    bint shared_is_held(const SharedPageHead* page) noexcept
     const uint32_t SHARED_ALL_BITS
     const uint32_t SHARED_APPEND
     void shared_word_wait(

@@ -40,6 +40,7 @@ cdef struct TransactionBatch:
     int32_t record_count
     int32_t part                     # Index; found by the caller once all parts are there.
     bint appended
+    int64_t base_offset              # Once it is appended.
 
 # Whether a record that is in the state log lists the part. All parts of a record are listed at
 # once, for those too who look on without a lock.

@@ -308,6 +308,7 @@ cdef Status transaction_append(
             return status
         part.next_sequence = sequence_add(part.next_sequence, batch.record_count)
         part.end_offset = outcome.last_offset + 1
+        batch.base_offset = outcome.base_offset
         batch.appended = True
     return STATUS_OK
 
@@ -412,7 +413,7 @@ cdef Status transaction_decide(
 
 
 cdef void name_ends(Transaction* txn) noexcept nogil:
-    """Have each part say of which log its end is."""
+    """Name the log of each part's end in the part."""
     cdef TransactionPart* part
     cdef int32_t index
     for index in range(txn.part_count):
@@ -431,10 +432,10 @@ cdef bint is_gone(const TransactionPart* part) noexcept nogil:
 
 
 cdef Status make_decision_durable(Transaction* txn, Fault* out) noexcept nogil:
-    """Have the decision on the disk, with all the data that it names, whoever wrote it.
+    """Sync the decision and all the data that it names, of every process.
 
-    One that names where its logs end was made in a durable life of the store. Whatever this one's
-    durability, a recovery that finds less would make an abort of it, beside markers of a commit.
+    A decision that names where its logs end was made while the store was durable. Whatever the
+    durability is now, a recovery that finds less would abort it, beside markers of a commit.
     """
     cdef Status status
     if not (txn.durable or txn.state.named) or txn.durable_prepare == txn.prepare_offset:
@@ -443,7 +444,7 @@ cdef Status make_decision_durable(Transaction* txn, Fault* out) noexcept nogil:
         status = make_parts_durable(txn, txn.prepare_offset + 1, out)
         while status == STATUS_CLOSED and txn.failed_part >= 0 and (
                 is_gone(&txn.parts[txn.failed_part])):
-            # Its topic was deleted meanwhile.
+            # Its topic has been deleted.
             status = make_parts_durable(txn, txn.prepare_offset + 1, out)
     else:
         txn.failed_part = FAILED_STATE_LOG

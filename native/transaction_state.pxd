@@ -38,7 +38,7 @@ cdef struct TransactionState:
     int16_t next_producer_epoch
     int16_t last_producer_epoch      # The one before the last bump, -1 if no client may ask for it.
     int16_t client_version
-    bint prepared                    # Somebody outside decides; only an end is taken.
+    bint prepared                    # Decided from outside; only an end is taken.
     bint named                       # A PrepareCommit says where the log of each part has to end.
     uint8_t owner[OWNER_BYTES]       # The process whose producer has the id.
 

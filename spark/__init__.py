@@ -7,9 +7,14 @@ Tasks write staged files that no reader sees (`stage`), the driver decides once 
 - nothing of a job is visible before the driver's decision, all of it after it;
 - a version of an application that was committed is never committed again.
 
-Importing this package imports neither pyspark nor Java: each name is loaded when first used.
+Importing this package imports neither pyspark nor Java: each name is loaded when first used. It
+names this interpreter as that of Spark's workers, unless the environment names one: Spark would
+start the first `python3` of the path, which does not know eoslog where a virtual environment is not
+activated.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +27,9 @@ if TYPE_CHECKING:
     from eoslog.spark.partition_writer import SparkJobFailedError, WriteResult, write_partitions
     from eoslog.spark.spark_session import SparkNotStartedError, session
     from eoslog.spark.staging import MESSAGE_SCHEMA, StoreNotVisibleError, stage
+
+if "PYSPARK_GATEWAY_PORT" not in os.environ:  # Else spark-submit has chosen.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 __all__ = [
     "MESSAGE_SCHEMA",

@@ -6,12 +6,16 @@ the old one. A new thread of Java's has no active session, and where there is no
 format that is written in Python.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NAME = "_eoslog_active_session"
+# What a session runs its workers with if it was made when nothing said what.
+_ANY_PYTHON = "python3"
 
 
 def instantiated_session() -> "SparkSession | None":
@@ -25,6 +29,21 @@ def instantiated_session() -> "SparkSession | None":
 def is_connect(spark: "SparkSession") -> bool:
     """Return True for a session of Spark Connect: its Java is another process's."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def use_this_python(spark: "SparkSession") -> bool:
+    """Have the workers of a local session run this interpreter, if nothing says which they run.
+
+    True if that was so. Java still looks formats up in the other one: what is registered is known.
+    """
+    if is_connect(spark):
+        return False
+    context = spark.sparkContext
+    said = context.pythonExec != _ANY_PYTHON or os.environ.get("PYSPARK_PYTHON") == _ANY_PYTHON
+    if said or not (context.master or "").startswith("local"):
+        return False
+    context.pythonExec = sys.executable
+    return True
 
 
 def keep_active(spark: "SparkSession") -> None:

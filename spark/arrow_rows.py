@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from eoslog.common import clock
-from eoslog.spark.columns import TIME_MAX_MS, check_columns
+from eoslog.spark.columns import check_columns
 from eoslog.spark.rows import as_header
+from eoslog.spark.timestamps import check_time_max, record_times
 
 if TYPE_CHECKING:
-    from eoslog.staging.staged_writer import StagedWriter
+    from eoslog.staging.writer import StagedWriter
 
 
 def append_batches(
@@ -64,26 +65,32 @@ def _bytes_column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
         pa.types.is_fixed_size_binary,
     )
     if not any(is_kind(kind) for is_kind in bytes_like):
-        raise TypeError(f"column {name} is binary or string, not {kind}")
+        raise TypeError(f"column {name} must be binary or string, got {kind}")
     return column
 
 
-def _timestamps(batch: pa.RecordBatch) -> pa.Array | None:
+def _timestamps(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
     """Milliseconds; a row without a timestamp has the time of now."""
     column = _column(batch, "timestamp")
     if column is None or column.null_count == len(column):
         return None
-    if pa.types.is_timestamp(column.type):
-        # Rounds down, also before 1970, as Kafka's own conversion does.
-        column = pc.floor_temporal(column, unit="millisecond")
-        column = column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
-    elif not pa.types.is_integer(column.type):
-        raise TypeError(f"column timestamp is a timestamp or milliseconds, not {column.type}")
-    column = column.cast(pa.int64())
-    newest = pc.max(column).as_py()
-    if newest > TIME_MAX_MS:
-        raise ValueError(f"timestamp {newest} ms is no time that Spark can hold")
-    return column.fill_null(clock.now_ms()) if column.null_count else column
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        # A view has no time zone: Arrow would look it up, and knows fewer of them than Spark.
+        times_ms = record_times(_numbers(column.view(pa.int64())), kind.unit)
+    elif pa.types.is_integer(kind):
+        times_ms = _numbers(column.cast(pa.int64()))
+        check_time_max(int(times_ms.max()))
+    else:
+        raise TypeError(f"column timestamp must be a timestamp or milliseconds, got {kind}")
+    if not column.null_count:
+        return times_ms
+    return np.where(column.is_null(), clock.now_ms(), times_ms)
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """The numbers of a column of 64-bit integers, 0 for null."""
+    return np.asarray(column.fill_null(0), np.int64)
 
 
 def _headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]] | None:
@@ -91,7 +98,7 @@ def _headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]] | No
     if column is None or column.null_count == len(column):
         return None
     if not _is_list_of_headers(column.type):
-        raise TypeError(f"column headers is an array of (key, value), not {column.type}")
+        raise TypeError(f"column headers must be an array of (key, value), got {column.type}")
     return [[as_header(header) for header in headers or ()] for headers in column.to_pylist()]
 
 
@@ -111,7 +118,7 @@ def _split(
     if partitions is not None and not (
         pa.types.is_integer(partitions.type) or pa.types.is_null(partitions.type)
     ):
-        raise TypeError(f"column partition is an integer, not {partitions.type}")
+        raise TypeError(f"column partition must be an integer, got {partitions.type}")
     if topic is None and topics is None:
         raise ValueError("no topic: name one, or give the rows a column 'topic'")
     if topics is not None and topics.null_count:
@@ -140,5 +147,5 @@ def _codes(column: pa.Array | None, row_count: int, constant: Any) -> tuple[list
 
 def _name(topic: Any) -> str:
     if not isinstance(topic, str):
-        raise TypeError(f"column topic is a string, not {type(topic).__name__}")
+        raise TypeError(f"column topic must be a string, got {type(topic).__name__}")
     return topic

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
 # Columns of Spark's Kafka source that say where a record was: a sink has no use for them.
 SOURCE_ONLY_COLUMNS = ("offset", "timestampType")
-# The last millisecond that Spark can hold: it counts microseconds. In the year 294,247.
-TIME_MAX_MS = (2**63 - 1) // 1000
 
 # What Spark calls the types that a column may have; those of its Kafka sink, and void: all nulls.
 INTEGERS = ("int", "bigint", "smallint", "tinyint", "void")
@@ -56,4 +54,4 @@ def check_column_types(types: Mapping[str, str], topic: str | None) -> None:
             continue
         if kind not in COLUMN_TYPES[name]:
             expected = " or ".join(COLUMN_TYPES[name])
-            raise TypeError(f"column {name} is {expected}, not {kind}")
+            raise TypeError(f"column {name} must be {expected}, got {kind}")

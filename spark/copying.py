@@ -85,9 +85,7 @@ class Files:
 
 @dataclass(frozen=True)
 class CopyResult:
-    """Result of a copy: the `records` that this run added, in `batches`; none if all was there
-    already.
-    """
+    """Result of a copy: the `records` and `batches` that this run added, and its checkpoint."""
 
     records: int
     batches: int
@@ -103,19 +101,35 @@ def copy(
 ) -> CopyResult:
     """Copy every record of a topic into files, or of files into a topic, exactly once.
 
-    Run again after it died, it goes on where it was; run again after it ended, it copies what came
-    since: new records, or new files. One of the two is a `Topic`, the other one `Files`. `spark` is
-    `session()` by default. `checkpoint` is a directory of any file system for the progress of
-    copies; by default it is below the files, so it must be given where these are read-only.
+    A copy that died goes on where it was; one that ended takes new records or files when it is run
+    again. Aborted and open transactions are not copied. A file that changes after it was copied is
+    not read again.
 
-    Files have the columns of Spark's Kafka source, with headers. Of files, those of Kafka's sink
-    are taken: `value`, and if there are any `key`, `partition`, `headers`, `timestamp`. A partition
-    that a row names must exist in the topic. Where rows have `partition` and `offset`, their
-    order is kept. A file that changes after it was copied is not looked at again.
+    Files have the columns of Spark's Kafka source, with headers. From files the columns of Kafka's
+    sink are taken: `value`, and optional `key`, `partition`, `headers`, `timestamp`. A partition
+    that a row names must exist in the topic. Rows with `partition` and `offset` keep their order.
 
-    Aborted and open transactions are not copied. A session of Spark Connect cannot copy. Raises
-    CopyError, UnknownTopicOrPartitionError,
-    TypeError for two ends of one kind, ValueError.
+    Parameters
+    ----------
+    source, target : Topic or Files
+        One is a `Topic`, the other one `Files`.
+    spark : SparkSession, optional
+        By default `session()`; a session of Spark Connect cannot copy.
+    checkpoint : str or PathLike, optional
+        Directory of any file system for the progress of copies; by default below the files.
+        Required where these are read-only.
+
+    Returns
+    -------
+    CopyResult
+        The records and batches that this run added.
+
+    Raises
+    ------
+    CopyError
+        The copy did not start, or Spark gave it up.
+    UnknownTopicOrPartitionError, ValueError, TypeError
+        An argument is wrong.
     """
     if isinstance(source, Topic) and isinstance(target, Files):
         _check_format(target.format)
@@ -237,7 +251,12 @@ def _into_topic(
             if {"partition", "offset"} <= set(rows.columns):
                 rows = rows.orderBy("partition", "offset")
             result = write_partitions(
-                rows, log, topic.name, app_id=app_id, version=batch, partitions=topic.partitions
+                _with_record_times(rows),
+                log,
+                topic.name,
+                app_id=app_id,
+                version=batch,
+                partitions=topic.partitions,
             )
             batch_records[batch] = result.records
 
@@ -250,6 +269,21 @@ def _into_topic(
         )
         _run(query)
     return CopyResult(sum(batch_records.values()), len(batch_records), progress.path)
+
+
+def _with_record_times(rows: "DataFrame") -> "DataFrame":
+    """The rows with the milliseconds of records: a record without a time was read as -1 ms."""
+    from pyspark.sql import functions as f
+
+    if dict(rows.dtypes).get("timestamp") != "timestamp":
+        return rows
+    micros = f.unix_micros("timestamp")
+    times_ms = (
+        f.when(micros == -1000, -1)
+        .when(micros < 0, f.raise_error(f.concat(micros, f.lit(" us is before 1970"))))
+        .otherwise(f.unix_millis("timestamp"))
+    )
+    return rows.withColumn("timestamp", times_ms)
 
 
 def _stream_of(files: Files, url: str, spark: "SparkSession") -> "DataFrame":

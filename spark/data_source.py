@@ -25,25 +25,35 @@ class EoslogDataSource(DataSource):
         """Return the name that `format()` takes.
 
         In a driver it is asked for when the class is registered: from then on the format is found
-        from every thread.
+        from every thread, in workers of this environment.
         """
-        from eoslog.spark.active_session import instantiated_session, keep_active
+        from eoslog.spark.active_session import (
+            instantiated_session,
+            keep_active,
+            use_this_python,
+        )
 
         spark = instantiated_session()
         if spark is not None:
+            from eoslog.spark.stream_context import pass_checkpoints_on
+
+            use_this_python(spark)
             keep_active(spark)
+            pass_checkpoints_on()
         return "eoslog"
 
     def schema(self) -> "StructType":
         """The columns that a read gives.
 
-        Spark asks for them at `load()`, unless it is given a schema. Raises ValueError for an
-        option that no read has.
+        Spark asks for them at `load()`, unless it is given a schema, and for CREATE TABLE. Raises
+        ValueError for a table, and for an option that no read has.
         """
         from eoslog.spark.source.read_options import KNOWN_OPTIONS
         from eoslog.spark.source.read_schema import schema_of
-        from eoslog.spark.source_options import check_options
+        from eoslog.spark.source_options import NO_TABLES, TABLE_OPTION, check_options, find
 
+        if find(self.options, TABLE_OPTION) is not None:
+            raise ValueError(NO_TABLES)
         check_options(self.options, KNOWN_OPTIONS, "read")
         return schema_of(self.options)
 

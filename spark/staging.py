@@ -4,7 +4,7 @@ message.
 Invariants:
 
 - the whole iterator is consumed before the message is handed out, so a consumer that stops early
-  (`first()`) cannot leave half a partition behind a message;
+  (`first()`) cannot leave half a partition in a message;
 - a task attempt writes files that no other attempt writes, and that are not read before the
   driver's decision names them;
 - an attempt that fails gives up its files; one that is killed leaves them to be swept.
@@ -30,8 +30,8 @@ from eoslog.spark.rows import append_rows
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.staging.staged_message import StagedMessage
-    from eoslog.staging.staged_writer import StagedWriter
+    from eoslog.staging.message import StagedMessage
+    from eoslog.staging.writer import StagedWriter
 
     Append = Callable[[StagedWriter, Iterator[Any], str | None], None]
 
@@ -63,23 +63,44 @@ def stage(
 ) -> "Iterator[StagedMessage | pyarrow.RecordBatch]":
     """Write all rows of the iterator into staged files, then yield one message for `commit`.
 
-    To be called inside a task: `rdd.mapPartitions(lambda rows: stage(rows, ...)).collect()`, or
-    `df.mapInArrow(lambda batches: stage(batches, ...), MESSAGE_SCHEMA).collect()`. A partition
-    without rows yields nothing.
+    Call it inside a task: `rdd.mapPartitions(lambda rows: stage(rows, ...)).collect()`, or
+    `df.mapInArrow(lambda batches: stage(batches, ...), MESSAGE_SCHEMA).collect()`. No reader sees
+    the rows before the commit.
 
-    Rows are bytes or str (values), pairs (key, value), or dicts and Rows with Kafka's columns:
-    value, and if wanted key, partition, headers, timestamp, topic. Record batches have the same
-    columns. A row without a partition goes where Kafka's partitioner puts its key.
+    Parameters
+    ----------
+    iterator : iterable
+        Rows: bytes or str (values), pairs (key, value), or dicts and Rows with Kafka's columns
+        (value, and optional key, partition, headers, timestamp, topic); or record batches with
+        these columns. A row without a partition goes where Kafka's partitioner puts its key.
+    store : str or PathLike
+        The store's path.
+    topic : str or None
+        Overrides a topic column.
+    partitions : int or mapping of str to int
+        Partition count of the topic, or of each topic; it must exist by the commit.
+    app_id, run_id : str
+        The same in every task of the job. A run id is used for one job only.
+    durability : {"commit", "always", "process"}
+        That of the store. With the first two the files are on disk when the message is yielded.
+    attempt : str, optional
+        Names the files; by default from Spark's task context.
+    store_mark : str, optional
+        `mark_of_store` on the driver: a worker whose path leads to another store then fails.
 
-    `store` is the store's path, `topic` overrides a topic column, `partitions` is the number of
-    partitions of the topic, or of each topic by name; it has to exist by the commit. `app_id` and
-    `run_id` are the same in every task of the job; a run id is used for one job only. With
-    durability "commit" and "always" the files are on disk when the message is yielded. `attempt`
-    names the files and is taken from Spark's task context by default. `store_mark`, from
-    `mark_of_store` on the driver, lets a worker notice that its path leads to another store.
+    Yields
+    ------
+    StagedMessage or RecordBatch
+        One message; none if there are no rows.
 
-    Raises StoreNotVisibleError, TypeError and ValueError for rows that are no records,
-    RecordTooLargeError, StoreFullError. Nothing is visible to readers in any case.
+    Raises
+    ------
+    StoreNotVisibleError
+        The worker does not see the store.
+    TypeError, ValueError
+        A row is no record.
+    RecordTooLargeError, StoreFullError
+        A row does not fit.
     """
     path = Path(store)
     check_store_visible(path, store_mark)
@@ -119,7 +140,7 @@ def staged(
     durability: str,
 ) -> "StagedMessage":
     """Write all rows into staged files of one attempt and say so; a failure leaves no files."""
-    from eoslog.staging.staged_writer import StagedWriter
+    from eoslog.staging.writer import StagedWriter
 
     writer = StagedWriter(
         store, app_id, run_id, attempt, partitions=partitions, durability=durability
@@ -195,23 +216,23 @@ def message_as_batch(message: "StagedMessage") -> "pyarrow.RecordBatch":
 def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
     """Take messages as `stage` handed them out or as Spark collected them, in the data's order.
 
-    Raises ValueError if one was handed in twice, or is no JSON, TypeError for anything else than
+    Raises ValueError if one was given twice, or is no JSON, TypeError for anything else than
     messages.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(
-            f"messages are a list of what stage() yielded, not {type(messages).__name__}"
+            f"messages must be a list of what stage() yielded, got {type(messages).__name__}"
         )
     found = [_as_message(message) for message in messages]
     found.sort(key=lambda message: message.attempt)
     for before, message in pairwise(found):
         if (before.run_id, before.attempt) == (message.run_id, message.attempt):
-            raise ValueError(f"the message of attempt {message.attempt} was handed in twice")
+            raise ValueError(f"the message of attempt {message.attempt} was given twice")
     return found
 
 
 def _as_message(message: Any) -> "StagedMessage":
-    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.message import StagedMessage
 
     if isinstance(message, StagedMessage):
         return message
@@ -227,4 +248,4 @@ def _as_message(message: Any) -> "StagedMessage":
             return StagedMessage(**message)
         except TypeError as error:
             raise TypeError(f"{message!r:.80} is no message of stage(): {error}") from None
-    raise TypeError(f"a message of stage() is expected, not {type(message).__name__}")
+    raise TypeError(f"expected a message of stage(), got {type(message).__name__}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from eoslog.cli.cli_group import cli
+from eoslog.cli.group import cli
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from harness.waiting import eventually
 
 import eoslog
 from eoslog.storage.process_journal import ProcessJournal
@@ -11,7 +11,6 @@ from eoslog.store.store import parts_of
 # The smallest halves there are: 15 blocks for records, so they fill up and are retired.
 SMALL = {"eoslog.journal.bytes": 1}
 LARGE = {"eoslog.journal.bytes": 1 << 20}
-LONGEST_S = 60
 
 
 def journal_of(store: eoslog.Store) -> ProcessJournal:
@@ -20,14 +19,7 @@ def journal_of(store: eoslog.Store) -> ProcessJournal:
     return found
 
 
-def wait_until(is_so) -> None:
-    until_s = time.monotonic() + LONGEST_S
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.0005)
-
-
 def with_journal(store: eoslog.Store) -> eoslog.Store:
     """The store, once its journal takes records."""
-    wait_until(lambda: journal_of(store).journal.usable)
+    eventually(lambda: journal_of(store).journal.usable)
     return store

@@ -5,10 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 from partition_files import segment_name
 from reference_model import batch_codec as codec
 from reference_model.batch_codec import ModelRecord
+
+import eoslog
+from eoslog.common.config import parse_kafka_topic_config
+from eoslog.store import topics as store_topics
 
 BASE_MS = 1_700_000_000_000
 HORIZON_MS = BASE_MS + 86_400_000
@@ -75,6 +80,12 @@ COMPACTED = {
 }  # fmt: skip
 COMPACTED_END = 84
 COMPACTED_HOLES = [(0, 7), (12, 20), (21, 25), (28, 44), (48, 50), (62, 70), (73, 80)]
+
+
+def create_topic_of_kafka(store: eoslog.Store, name: str, config: Mapping[str, object]) -> None:
+    """A topic with settings that only an import gives, as `cleanup.policy` with "compact"."""
+    with mock.patch.object(store_topics, "parse_topic_config", parse_kafka_topic_config):
+        store.create_topic(name, config=dict(config))
 
 
 def replace_logs(store_path: Path, segments: Mapping[int, bytes], directory: str) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from eoslog.session.store_paths import MARKER_NAME
+from eoslog.session.paths import MARKER_NAME
 
 
 def forget_sums(store_path: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedMessage
-from eoslog.staging.staged_names import TRASH_DIRECTORY
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.store.store import parts_of
+from eoslog.errors import StagedJobIncompleteError, StoreFullError
+from eoslog.staging.commit import StagedCommit
+from eoslog.staging.message import STAGED_PRODUCER_ID_MIN, StagedMessage
+from eoslog.staging.names import TRASH_DIRECTORY
+from eoslog.staging.writer import StagedWriter
+from eoslog.store.store import engine_of, parts_of
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -93,11 +97,53 @@ def stage_job(
     ]
 
 
+def load(
+    store: Any,
+    app_id: str,
+    records: Mapping[tuple[str, int], Sequence[bytes]],
+    offsets: Any = None,
+) -> StagedCommit:
+    """What one program does alone: stage records by partition, as one task, and commit them, with
+    offsets of groups, as the next version of its application.
+    """
+    run_id = store.begin_run(app_id)
+    topics = store.topics()
+    partitions = {topic: topics[topic].partitions for topic, _ in records}
+    with StagedWriter(
+        store.path, app_id, run_id, "0", partitions=partitions, durability=store.durability
+    ) as writer:
+        for (topic, number), values in records.items():
+            writer.append(topic, number, values)
+    version = store.application(app_id).version + 1
+    return store.commit_staged(app_id, version, [writer.message], offsets=offsets)
+
+
+def no_room(*_: Any, **__: Any) -> Any:
+    """In the place of what writes, where the disk is full."""
+    raise StoreFullError("no room")
+
+
+def leave_undone(
+    store: Any,
+    owner: Any,
+    name: str,
+    messages: Sequence[StagedMessage] = (),
+    version: int = 0,
+    refuse: Any = no_room,
+    **options: Any,
+) -> None:
+    """Decide a job that is not completed, since a call is refused."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, refuse)
+        with pytest.raises(StagedJobIncompleteError):
+            store.commit_staged(APP, version, list(messages), **options)
+
+
 def visible_numbers(store: Any, topic: str = TOPIC) -> dict[int, list[int]]:
     """The numbers of the records that a consumer can see, in the order of offsets, by partition."""
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     for number in range(PARTITIONS):
-        partition = store.partition(topic, number)
+        partition = engine_of(store).partition(topic, number)
         offset = partition.log_start_offset
         while True:
             records, next_offset = partition.fetch_records(offset, 1000, 1 << 20)

@@ -18,6 +18,7 @@ from partition_files import (
 )
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.column_set import ColumnSet, open_columns
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.record_batch import BatchHeader, decode_records, iter_batches
 from eoslog.bindings.transaction_entry import (
@@ -110,6 +111,13 @@ class TransactionFiles:
 
     def states(self) -> list[str]:
         return [record["state"] if record else "tombstone" for record in self.records()]
+
+
+def opened(
+    values: object, keys: object = None, timestamps: object = None, headers: object = None
+) -> ColumnSet:
+    """Columns as an entry takes them."""
+    return open_columns(values, keys, timestamps, headers, 1)
 
 
 def filled(part: TransactionPart, *values: bytes) -> tuple[RecordAccumulator, TransactionPart]:

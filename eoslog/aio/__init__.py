@@ -16,12 +16,13 @@ import os
 from collections.abc import Mapping
 from typing import Never
 
-from eoslog.aio.aio_accumulator import RecordMetadata
-from eoslog.aio.aio_calls import Calls
-from eoslog.aio.aio_consumer import AsyncConsumer
-from eoslog.aio.aio_opening import Opening
-from eoslog.aio.aio_producer import AsyncProducer, AsyncTransactionalProducer
-from eoslog.aio.aio_store import AsyncStore
+from eoslog.aio.calls import Calls
+from eoslog.aio.consumer import AsyncConsumer
+from eoslog.aio.opening import Opening
+from eoslog.aio.producer import AsyncProducer, AsyncTransactionalProducer
+from eoslog.aio.rounds import RecordMetadata
+from eoslog.aio.store import AsyncStore
+from eoslog.common.other_clients import refuse_name
 from eoslog.store import opening
 from eoslog.store.store import Store
 
@@ -57,6 +58,10 @@ def open(
         return AsyncStore(store, owns_store=True)
 
     return Opening(open_it)
+
+
+def __getattr__(name: str) -> Never:
+    refuse_name(__name__, name)
 
 
 def wrap(store: Store) -> AsyncStore:

@@ -62,8 +62,12 @@ ANOMALIES: Final = (
 class Report:
     """Report of the check of a history.
 
-    `counts` has the number of operations, clients, records and transactions; `found` has every kind
-    of anomaly, in the order of `ANOMALIES`, with its count and the first ones.
+    Attributes
+    ----------
+    counts : dict of str to int
+        Numbers of operations, clients, records and transactions.
+    found : tuple of Found
+        Every kind of anomaly, in the order of `ANOMALIES`, with its count and the first ones.
     """
 
     counts: dict[str, int]
@@ -80,9 +84,7 @@ class Report:
         return [anomaly for one in self.found for anomaly in one.examples]
 
     def count(self, kind: str) -> int:
-        """Return how many anomalies of a kind there are. Raises KeyError for a name that is no
-        kind.
-        """
+        """Return the number of anomalies of a kind. Raises KeyError for an unknown kind."""
         return {one.kind: one.count for one in self.found}[kind]
 
     def lines(self) -> Iterator[str]:
@@ -127,13 +129,30 @@ def check(
 ) -> Report:
     """Check the history in these files; `docs/checking.md` defines each anomaly.
 
-    `visible_within_s` (0 or more) is the longest time until a waiting reader gets a committed
-    record. `clock_error_ms` (0 or more) is the greatest difference of two clients' clocks.
-    `examples_max` (0 or more) limits the anomalies of each kind that the report shows; it counts
-    all of them.
+    Parameters
+    ----------
+    paths : iterable of str or PathLike
+        Files of one history, in any order.
+    visible_within_s : float
+        Longest time until a waiting reader gets a committed record, in seconds.
+    clock_error_ms : float
+        Greatest difference of two clients' clocks, in milliseconds.
+    examples_max : int
+        The most anomalies of each kind that the report shows; it counts all of them.
 
-    Raises HistoryError for a line that is not of the format, ValueError for a number below 0 and
-    OSError for a file that cannot be read.
+    Returns
+    -------
+    Report
+        Counts and anomalies.
+
+    Raises
+    ------
+    HistoryError
+        A line does not follow the format.
+    ValueError
+        A limit is outside [0, 1e9).
+    OSError
+        A file cannot be read.
     """
     limits = {"visible_within_s": visible_within_s, "clock_error_ms": clock_error_ms}
     for name, given in {**limits, "examples_max": examples_max}.items():

@@ -49,7 +49,7 @@ class Passes(Columns):
     partition: Numbers
     before: Numbers  # The position before the poll; NONE if it is not known.
     after: Numbers  # The position after it: the offset that is read next.
-    told: Numbers  # The position that it reported, which may lie before returned records.
+    reported: Numbers  # The position that it gave, which may be before returned records.
     first: Numbers  # The least offset returned; NEVER_NS if nothing was.
     records: Numbers  # The number of records returned.
     previous_op: Numbers  # The poll or seek that left it at `before`.
@@ -100,9 +100,9 @@ def passed_offsets(history: History) -> Passed:
     count = len(events)
     first = least(of_read, reads.offset, count)
     after = greatest(of_read, reads.offset + 1, count)
-    told = after.copy()
-    told[np.searchsorted(events, moved_event)] = moved.offset
-    after = np.maximum(after, told)
+    reported = after.copy()
+    reported[np.searchsorted(events, moved_event)] = moved.offset
+    after = np.maximum(after, reported)
     seek_ops, poll_ops = seeks.op, events // width
     op = np.concatenate([poll_ops, seek_ops])
     partition = np.concatenate([events % width, seeks.partition])
@@ -118,7 +118,7 @@ def passed_offsets(history: History) -> Passed:
         partition=events % width,
         before=before[:count],
         after=after,
-        told=told,
+        reported=reported,
         first=first,
         records=np.bincount(of_read, minlength=count),
         previous_op=previous[:count],

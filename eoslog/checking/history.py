@@ -259,8 +259,16 @@ def greatest_before(
 class HistoryError(EoslogError, ValueError):
     """A line of a history does not follow `docs/checking.md`; nothing was checked.
 
-    `path` and `line_number` (from 1) are the place, `field` is the field ("" for the whole line)
-    and `reason` the error.
+    Attributes
+    ----------
+    path : str
+        The file.
+    line_number : int
+        The line, from 1.
+    field : str
+        The field; "" for the whole line.
+    reason : str
+        The error.
     """
 
     path: str

@@ -175,6 +175,8 @@ def _wrong(expected: str, line: dict[str, Any], field: str) -> str:
 
 
 _PARTITION_DIGITS_MAX = len(str(PARTITION_MAX))
+_COLUMNS = len(Operations.names())
+_KIND, _BEGIN, _FILE = map(Operations.names().index, ("kind", "begin", "file"))
 _KIND_NUMBERS = {name: number for number, name in enumerate(KINDS)}
 _OUTCOME_NUMBERS = {name: number for number, name in enumerate(OUTCOMES)}
 _ISOLATION_NUMBERS = {name: number for number, name in enumerate(ISOLATION_LEVELS)}
@@ -310,7 +312,7 @@ class _Reader:
             isolation = found
         kind_number = _KIND_NUMBERS[kind]
         if get("op") is not None:
-            self._replace(client, place.number(line, "op", NEVER_NS), kind_number)
+            self._replace(client, place.number(line, "op", NEVER_NS), kind_number, begin)
         self._parts[kind](line, outcome)
         identity = (transaction, transactional_id, producer_id, epoch, group, isolation)
         place_in_files = (len(self._files) - 1, place.line_number)
@@ -328,12 +330,19 @@ class _Reader:
             self._place.refuse("end_ns", f"{end} is before begin_ns, {begin}")
         return begin, end
 
-    def _replace(self, client: int, number: int, kind: int) -> None:
+    def _replace(self, client: int, number: int, kind: int, begin: int) -> None:
         """Forget an earlier line of the same operation."""
         before = self._numbered.get((client, number))
         if before is not None:
-            if self._ops[before * len(Operations.names()) + 1] != kind:
+            earlier = self._ops[before * _COLUMNS : (before + 1) * _COLUMNS]
+            if earlier[_KIND] != kind:
                 self._place.refuse("op", f"operation {number} of this client is of another kind")
+            if (earlier[_BEGIN], earlier[_FILE]) != (begin, len(self._files) - 1):
+                self._place.refuse(
+                    "op",
+                    f"operation {number} of this client began at another time, or is in another "
+                    "file: two processes recorded by the name of one client",
+                )
             self._replaced.append(before)
         self._numbered[client, number] = self._row
 

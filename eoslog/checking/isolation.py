@@ -238,7 +238,7 @@ def zombie_writes(evidence: Evidence) -> Found:
     wrote[_ops_that_appended(evidence)] = True
     zombies = np.flatnonzero(late & wrote)
     ranks = _by_epoch(evidence)
-    behind = _behind_newer(evidence, ranks, zombies)
+    misplaced = _after_newer(evidence, ranks, zombies)
 
     def show_late(op: int) -> Shown:
         did = "committed" if ops.kind[op] == COMMIT else "wrote"
@@ -247,14 +247,14 @@ def zombie_writes(evidence: Evidence) -> Found:
         what = f"{client!r} {did} after the init of its successor {other!r} had returned"
         return what, [by, op]
 
-    def show_behind(row: int) -> Shown:
+    def show_misplaced(row: int) -> Shown:
         rows, places = evidence.records.rows, [_newer(ranks, row), ranks.place[row]]
         newer, older = map(evidence.place, places)
-        what = f"{older} is of an older epoch than {newer}, behind which it stands"
+        what = f"{older} is of an older epoch than {newer}, and stands after it"
         sent = [evidence.send_op(rows.writer[one]) for one in places]
         return what, [*sent, evidence.place_op(places[1])]
 
-    return evidence.found("zombie write", (zombies, show_late), (behind, show_behind))
+    return evidence.found("zombie write", (zombies, show_late), (misplaced, show_misplaced))
 
 
 def _ops_that_appended(evidence: Evidence) -> Numbers:
@@ -348,7 +348,7 @@ def _by_epoch(evidence: Evidence) -> _Ranks:
     return _Ranks(place=places, op=op, group=groups, epoch=epochs, newest=newest)
 
 
-def _behind_newer(evidence: Evidence, ranks: _Ranks, zombies: Numbers) -> Numbers:
+def _after_newer(evidence: Evidence, ranks: _Ranks, zombies: Numbers) -> Numbers:
     """Return rows of an older epoch after one of a newer, whose sends are not zombies by time."""
     known = np.zeros(len(evidence.history.ops), dtype=bool)
     known[zombies] = True

@@ -83,14 +83,14 @@ def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers
     """
     sends = evidence.history.sends
     lowest, highest = _between_its_clients(evidence, rows)
-    told = sends.offset[rows] != NONE
-    lowest[told], highest[told] = sends.offset[rows[told]], sends.offset[rows[told]] + 1
+    known = sends.offset[rows] != NONE
+    lowest[known], highest[known] = sends.offset[rows[known]], sends.offset[rows[known]] + 1
     for partition in distinct(sends.partition[rows]):
         if partition != NONE:
             at = np.flatnonzero(sends.partition[rows] == partition)
             begin, end = _ends_around(evidence, rows[at], int(partition))
-            lowest[at] = np.maximum(lowest[at], np.where(told[at], 0, begin))
-            end = np.where(told[at], np.maximum(end, lowest[at]), end)
+            lowest[at] = np.maximum(lowest[at], np.where(known[at], 0, begin))
+            end = np.where(known[at], np.maximum(end, lowest[at]), end)
             highest[at] = np.minimum(highest[at], end)
     return lowest, highest
 
@@ -244,19 +244,19 @@ def _reached(evidence: Evidence) -> _Reached:
     ends, sends, ops = history.ends, history.sends, history.ops
     of = evidence.send_transaction
     # A record that is not committed may be lost with its transaction in a power cut.
-    told = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
+    acked = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
     proper = np.flatnonzero(starts_of(passes) < passes.after)
     if not len(ends):
-        told, proper = told[:0], proper[:0]  # They are not needed.
-    op = np.concatenate([ends.op, sends.op[told], passes.op[proper]])
+        acked, proper = acked[:0], proper[:0]  # They are not needed.
+    op = np.concatenate([ends.op, sends.op[acked], passes.op[proper]])
     others = [np.full(count, NONE, dtype=np.int64) for count in (len(ends), len(proper))]
-    parts = [ends.partition, sends.partition[told], passes.partition[proper]]
+    parts = [ends.partition, sends.partition[acked], passes.partition[proper]]
     return _Reached(
         op=op,
         partition=np.concatenate(parts),
-        offset=np.concatenate([ends.offset, sends.offset[told] + 1, passes.after[proper]]),
-        by=np.concatenate([ops.end[ends.op], evidence.there_by(told), ops.end[passes.op[proper]]]),
-        send=np.concatenate([others[0], told, others[1]]),
+        offset=np.concatenate([ends.offset, sends.offset[acked] + 1, passes.after[proper]]),
+        by=np.concatenate([ops.end[ends.op], evidence.there_by(acked), ops.end[passes.op[proper]]]),
+        send=np.concatenate([others[0], acked, others[1]]),
         # A send has no isolation: an open transaction may hold back its record.
         decided=ops.isolation[op] == READ_COMMITTED,
     )

@@ -97,7 +97,7 @@ def non_monotonic_sends(evidence: Evidence) -> Found:
         earlier &= tries.turn[rows] < tries.first_turn[rows[at]]
         one, other = int(rows[earlier][-1]), int(rows[at])
         what = (
-            f"{evidence.sent(one)} was sent before {evidence.sent(other)}, and stands behind it in "
+            f"{evidence.sent(one)} was sent before {evidence.sent(other)}, and stands after it in "
             f"{evidence.partition(sends.partition[one])}: "
             f"offsets {offsets[one]} and {offsets[other]}"
         )
@@ -134,7 +134,7 @@ def non_monotonic_polls(evidence: Evidence) -> Found:
     back[of_read[order[down]]] = True
     stood = passes.before != NONE
     back |= stood & ((passes.first < passes.before) | (passes.after < passes.before))
-    back |= passes.told < passes.after
+    back |= passes.reported < passes.after
 
     def show(at: int) -> Shown:
         rows = np.flatnonzero(of_read == at)
@@ -142,7 +142,7 @@ def non_monotonic_polls(evidence: Evidence) -> Found:
         stood = passes.before[at]
         where = f"from {evidence.partition(passes.partition[at])}"
         place = "" if stood == NONE else f" when it stood at offset {stood}"
-        what = f"a poll returned {got} {where}{place}, and left it at {passes.told[at]}"
+        what = f"a poll returned {got} {where}{place}, and left it at {passes.reported[at]}"
         return what, [passes.previous_op[at], passes.op[at]]
 
     return evidence.found("non-monotonic poll", (np.flatnonzero(back), show))
@@ -300,8 +300,8 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
     lowest, _ = offset_brackets(evidence, rows)
     # It is not in ranges that readers passed: they would have it.
     keys = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
-    behind = evidence.passed.committed.ends_around(keys) & OFFSET_MAX
-    lowest = np.where(sends.offset[rows] == NONE, np.maximum(lowest, behind), lowest)
+    passed_end = evidence.passed.committed.ends_around(keys) & OFFSET_MAX
+    lowest = np.where(sends.offset[rows] == NONE, np.maximum(lowest, passed_end), lowest)
     since = done.copy()
     held = _held(evidence)
     for partition in distinct(partitions):

@@ -116,10 +116,14 @@ class RecordedConsumer:
         begin = time.monotonic_ns()
         try:
             records = self._consumer.poll(timeout, max_records)
+            self._last_poll = self._written_poll(begin, records)
         except BaseException:
             self._moved.clear()
             self._forget(self._consumer.assignment() if not self._consumer.closed else ())
             raise
+        return records
+
+    def _written_poll(self, begin: int, records: "list[Record]") -> Call:
         given: dict[TopicPartition, list[list[Any]]] = {}
         for record in records:
             where = TopicPartition(record.topic, record.partition)
@@ -128,7 +132,7 @@ class RecordedConsumer:
         positions = self._looked_at(given)
         self._note_moves(begin, given, positions)
         self._stands |= positions
-        self._last_poll = self._recorder.write(
+        return self._recorder.write(
             self._client,
             "poll",
             begin,
@@ -136,7 +140,6 @@ class RecordedConsumer:
             records=partitions_as_json(given),
             next=partitions_as_json(positions),
         )
-        return records
 
     def last_poll_was_for(self, transaction: str) -> None:
         """Record that the last poll returned the input of a transaction."""
@@ -171,7 +174,7 @@ class RecordedConsumer:
         """Record and do `end_offsets`: an `ends`. Name all partitions of a topic.
 
         Not recorded for a topic to which a staged job is being added: its readers are held, and
-        records that others append meanwhile are after the end that readers get.
+        records that others append during the call are after the end that readers get.
         """
         asked = list(partitions)
         self._consumer.assignment()  # Raises if it is closed.

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         TransactionalProducer,
     )
 
+# So many sends are open at once; a flush ends them.
+GATHERED_MAX = 10_000
+
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -30,7 +33,8 @@ class RecordedProducer:
     """A producer and its history; `Recorder.producer` makes it. One thread uses it.
 
     Its methods take and raise the same as those of the producer. `send` gathers: the next `flush`
-    acknowledges a plain producer's record; a record of a transaction belongs to it at once.
+    acknowledges a plain producer's record, and every 10,000th send flushes; a record of a
+    transaction belongs to it at once.
     """
 
     def __init__(
@@ -112,6 +116,8 @@ class RecordedProducer:
             call.ok()
         else:
             self._gathered.append(call)
+            if len(self._gathered) >= GATHERED_MAX:
+                self.flush()
 
     def append(
         self,
@@ -200,8 +206,7 @@ class RecordedProducer:
 
     def flush(self) -> None:
         """Do `flush`, which acknowledges the gathered records of a plain producer."""
-        self._producer.flush()
-        self._acknowledge()
+        self._flushed(self._producer.flush)
 
     def close(self) -> None:
         """Close the producer, which flushes it; an open transaction is aborted.
@@ -209,6 +214,10 @@ class RecordedProducer:
         One whose commit was interrupted is aborted or completed: an abort of unknown outcome. One
         that was prepared stays so.
         """
+        self._flushed(self._close)
+        self._transaction = self._prepared = None
+
+    def _close(self) -> None:
         if self._transaction is None or self._prepared is not None:
             self._producer.close()
         elif self._transaction == self._in_doubt:
@@ -216,8 +225,6 @@ class RecordedProducer:
             self._producer.close()
         else:
             self._done(self._start("abort"), self._producer.close)
-        self._transaction = self._prepared = None
-        self._acknowledge()
 
     def __enter__(self) -> "RecordedProducer":
         return self
@@ -234,10 +241,18 @@ class RecordedProducer:
     def _transactional_id(self) -> str | None:
         return getattr(self._producer, "transactional_id", None)
 
-    def _acknowledge(self) -> None:
-        for call in self._gathered:
+    def _flushed(self, do: Callable[[], None]) -> None:
+        """Do it, and end the calls whose records were gathered until then."""
+        gathered, self._gathered = self._gathered, []
+        try:
+            do()
+        except BaseException as error:
+            # What it could not append may be gone: no later flush acknowledges it.
+            for call in gathered:
+                call.unknown(error)
+            raise
+        for call in gathered:
             call.ok(**self._identity())
-        self._gathered.clear()
 
     def _start(self, kind: str, **fields: Any) -> Call:
         return self._recorder.start(self._client, kind, **fields, **self._of_transaction())

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,14 +29,25 @@ _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 class Recorder:
-    """Writes the history of this process to a file; threads may share it.
+    """Writer of the history of this process; threads may share it.
 
-    Lines are appended to the file, which is created if it is missing; each process has its own.
-    `identify(key, value)` gives each record its identity, a text or a whole number that no other
-    record of its topic has; by default that is the value, or a digest of a long one.
+    Lines are appended to the file, which is created if it is missing; each process has a file of
+    its own. Recorded lines survive the death of the process.
 
-    Raises TypeError, and OSError if the file cannot be written. Recorded lines survive the death of
-    the process.
+    Parameters
+    ----------
+    path : str or PathLike
+        The file.
+    identify : callable
+        Called with key and value; returns the record's identity, a text or int that no other record
+        of its topic has. By default the value, or a digest of a long one.
+
+    Raises
+    ------
+    TypeError
+        `identify` is no plain function.
+    OSError
+        The file cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str], *, identify: Identify = identity_of) -> None:
@@ -51,8 +63,14 @@ class Recorder:
     def start(self, client: str, kind: str, **fields: Any) -> Call:
         """Record that a client begins an operation; end it with the `Call`'s `ok` or `fail`.
 
-        `client` is one producer or consumer as one thread uses it; no other file names it. `fields`
-        are those of docs/checking.md.
+        Parameters
+        ----------
+        client : str
+            One producer or consumer as one thread uses it; no other file names it.
+        kind : str
+            Kind of the operation.
+        fields
+            Those of `docs/checking.md`.
         """
         line = {"client": client, "op": self._number(client), "kind": kind}
         times = {"begin_ns": time.monotonic_ns(), "end_ns": None}
@@ -86,7 +104,9 @@ class Recorder:
         return self._identify(key, value)
 
     def close(self) -> None:
-        """Close the file. A second call does nothing."""
+        """Close the file. A second call does nothing, nor does one after a fork."""
+        if os.getpid() != self._process_id:
+            return  # The lock may be another thread's, which is not in this process.
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -104,20 +124,31 @@ class Recorder:
         self.close()
 
     def _number(self, client: str) -> int:
-        """Return the number of a client's next operation."""
+        """Return the number of a client's next operation. Raises ForkedProcessError."""
+        self._check_process()
         with self._lock:
             number = self._numbers.get(client, 0)
             self._numbers[client] = number + 1
         return number
 
     def write_line(self, line: Mapping[str, Any]) -> None:
-        """Append a line to the history. Raises ForkedProcessError, LogClosedError."""
+        """Append a line to the history. Raises ForkedProcessError, LogClosedError, OSError."""
         data = f"{_encode(line)}\n".encode()
-        if os.getpid() != self._process_id:
-            raise ForkedProcessError("the recorder is of the process before a fork: create another")
+        self._check_process()
         with self._lock:
             if self._closed:
                 raise LogClosedError("the recorder is closed")
-            written = os.write(self._file, data)
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.write(self._file, data[written:])
+            except BaseException:
+                # The next line must not follow a half on the same one.
+                with suppress(OSError):
+                    os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                raise
+
+    def _check_process(self) -> None:
+        """Check that this is no fork. A lock may be held there for ever: call it before."""
+        if os.getpid() != self._process_id:
+            raise ForkedProcessError("the recorder is of the process before a fork: create another")

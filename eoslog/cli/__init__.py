@@ -9,8 +9,8 @@ _CLI_PACKAGES = {"click", "rich"}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave the process: status 0 done, 1 failed, 2 wrong use."""
     try:
-        from eoslog.cli import cli_output
-        from eoslog.cli.cli_group import cli
+        from eoslog.cli import output as cli_output
+        from eoslog.cli.group import cli
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _CLI_PACKAGES:
             raise

@@ -9,8 +9,8 @@ from rich.progress import Progress
 
 @contextmanager
 def progress_line(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield the function to call with what is done and with the total; it shows nothing where
-    nobody looks. The line is gone at the end.
+    """Yield the function to call with what is done and with the total; it shows nothing
+    where the console is no terminal. The line is gone at the end.
     """
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task(what, total=None)

@@ -1,1 +1,1 @@
-"""Columns of records: their partitions, and record batches of Arrow."""
+"""Limits of topics for columns of records, and record batches of Arrow."""

@@ -6,6 +6,7 @@ or a generator function returns at once and none of its code runs.
 
 import functools
 import inspect
+import math
 import operator
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
@@ -26,7 +27,26 @@ def whole_number(value: object, what: str) -> int:
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise TypeError(f"{what} is a whole number, not {type(value).__name__}")
+    raise TypeError(f"{what} must be an int, got {type(value).__name__}")
+
+
+def seconds(value: Any, what: str) -> float:
+    """Return how long a call may wait: a number from 0 to infinity.
+
+    Raises TypeError or ValueError, which name the argument.
+    """
+    if type(value) is float and value >= 0:
+        return value
+    try:
+        is_positive = value >= 0
+    except TypeError:
+        raise TypeError(f"{what} must be a number of seconds, got {type(value).__name__}") from None
+    if not is_positive:
+        raise ValueError(f"{what} must be 0 or more, got {value}")
+    try:
+        return float(value)
+    except OverflowError:  # An int beyond all floats.
+        return math.inf
 
 
 def check_synchronous(function: object, name: str, *, may_be_generator: bool = False) -> None:
@@ -43,13 +63,13 @@ def check_synchronous(function: object, name: str, *, may_be_generator: bool = F
     for one in (called, getattr(type(called), "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
             raise TypeError(
-                f"{name} must be a synchronous function, got an async one: it is called and not "
-                "awaited, so it would not run"
+                f"{name} must be a synchronous function, got an async one: it would not run, since "
+                "eoslog does not await it"
             )
         if inspect.isgeneratorfunction(one) and not may_be_generator:
             raise TypeError(
-                f"{name} must be a plain function, got a generator function: nothing iterates over "
-                "what it returns, so it would not run"
+                f"{name} must be a plain function, got a generator function: it would not run, "
+                "since eoslog does not iterate over its result"
             )
 
 
@@ -72,8 +92,8 @@ def check_ran(result: object, name: str) -> None:
     kind = type(undone[0]).__name__
     inside = "" if undone[0] is result else f" in a {type(result).__name__}"
     raise TypeError(
-        f"{name} returned a {kind}{inside}, which nothing awaits, calls or iterates over: it must "
-        "do its work before it returns"
+        f"{name} returned a {kind}{inside}, which eoslog does not await, call or iterate over: it "
+        "must do its work before it returns"
     )
 
 

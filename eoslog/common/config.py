@@ -16,6 +16,7 @@ INT64_MAX = 2**63 - 1
 # In a setting that limits how long or how much is kept: no limit.
 NO_LIMIT = -1
 CLEANUP_POLICY = "cleanup.policy"
+MESSAGE_BYTES = "max.message.bytes"
 
 ConfigValue = int | str | bool
 
@@ -41,14 +42,16 @@ class Setting:
         if isinstance(self.default, int):
             return self._parse_int(value)
         if not isinstance(value, str) or value not in self.choices:
-            raise InvalidConfigError(f"{self.name}={value!r}: one of {', '.join(self.choices)}")
+            raise InvalidConfigError(
+                f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}"
+            )
         return value
 
     def _parse_bool(self, value: object) -> bool:
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
             return value.strip().lower() == "true"
         if not isinstance(value, bool):
-            raise InvalidConfigError(f"{self.name}={value!r}: true or false")
+            raise InvalidConfigError(f"{self.name} must be true or false, got {value!r}")
         return value
 
     def _parse_int(self, value: object) -> int:
@@ -57,14 +60,14 @@ class Setting:
             try:
                 number = int(number)
             except ValueError as error:
-                raise InvalidConfigError(f"{self.name}={value!r}: a whole number") from error
+                raise InvalidConfigError(f"{self.name} must be an int, got {value!r}") from error
         if isinstance(number, bool) or not isinstance(number, int):
-            raise InvalidConfigError(f"{self.name}={value!r}: a whole number")
+            raise InvalidConfigError(f"{self.name} must be an int, got {value!r}")
         is_limit = self.smallest <= number <= self.largest
         if not is_limit and not (self.unlimited and number == NO_LIMIT):
             hint = f", or {NO_LIMIT} for no limit" if self.unlimited else ""
             raise InvalidConfigError(
-                f"{self.name}={number}: a number from {self.smallest} to {self.largest}{hint}"
+                f"{self.name} must be from {self.smallest} to {self.largest}{hint}, got {number}"
             )
         return number
 
@@ -78,13 +81,13 @@ TOPIC_SETTINGS = _by_name(
     Setting("segment.ms", 604_800_000, smallest=1),
     Setting("segment.index.bytes", 10_485_760, smallest=48, largest=INT32_MAX),
     Setting("index.interval.bytes", 4096, largest=INT32_MAX),
-    Setting("max.message.bytes", 1_048_588, smallest=128, largest=INT32_MAX),
+    Setting(MESSAGE_BYTES, 1_048_588, smallest=128, largest=INT32_MAX),
     # Kafka's default is 7 days. An embedded store keeps what it was given.
     Setting("retention.ms", NO_LIMIT, unlimited=True),
     Setting("retention.bytes", NO_LIMIT, unlimited=True),
     Setting("message.timestamp.before.max.ms", INT64_MAX),
     Setting("message.timestamp.after.max.ms", INT64_MAX),
-    # What was compacted elsewhere is kept and read; nothing is compacted here.
+    # Of topics that come from Kafka. What was compacted there is read; nothing is compacted here.
     Setting(
         CLEANUP_POLICY, "delete", choices=("delete", "compact", "compact,delete", "delete,compact")
     ),
@@ -96,7 +99,7 @@ BROKER_NAMES = {
     "log.roll.ms": "segment.ms",
     "log.index.size.max.bytes": "segment.index.bytes",
     "log.index.interval.bytes": "index.interval.bytes",
-    "message.max.bytes": "max.message.bytes",
+    "message.max.bytes": MESSAGE_BYTES,
     "log.retention.ms": "retention.ms",
     "log.retention.bytes": "retention.bytes",
     "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
@@ -126,6 +129,8 @@ STORE_SETTINGS = _by_name(
     Setting("eoslog.producers.cached.max", 100_000, smallest=1, largest=INT32_MAX),
     # ... the size of a half of the commit journal; without a limit it grows as it is needed:
     Setting("eoslog.journal.bytes", NO_LIMIT, largest=1 << 30, unlimited=True),
+    # ... if the process may have as many files open as its hard limit allows:
+    Setting("eoslog.open.files.raise", True),
     # ... how many segment files each partition keeps for reuse:
     Setting("eoslog.spare.segments", 1, largest=64),
     # ... and after what time uncommitted staged files are swept.
@@ -138,18 +143,12 @@ PRODUCER_SETTINGS = _by_name(
     Setting("enable.idempotence", True),
 )
 
-# A transactional producer has no linger: its records are not visible before the commit. So nobody
-# waits for a batch of it either.
+# A transactional producer has no linger: its records are not visible before the commit. So no
+# reader waits for a batch of it either.
 TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
     Setting("batch.size", 262_144, smallest=1, largest=INT32_MAX),
     PRODUCER_SETTINGS["enable.idempotence"],
     Setting("transaction.timeout.ms", 60_000, smallest=1, largest=INT32_MAX),
-)
-
-# Of staged files nobody does either.
-STAGED_PRODUCER_SETTINGS = _by_name(
-    TRANSACTIONAL_PRODUCER_SETTINGS["batch.size"],
-    PRODUCER_SETTINGS["enable.idempotence"],
 )
 
 CONSUMER_SETTINGS = _by_name(
@@ -186,7 +185,20 @@ _FIXED: dict[str, tuple[str, ...]] = {
     "heartbeat.interval.ms": (),
     "group.instance.id": (),
     "group.protocol": ("classic",),
-    "group.id": (),
+}
+
+NO_SERVER = "a store is a directory, which eoslog.open takes: there are no servers"
+BYTES = "keys and values are bytes: encode and decode them yourself"
+# Settings of other clients that something else stands for.
+_INSTEAD = {
+    "bootstrap.servers": NO_SERVER,
+    "metadata.broker.list": NO_SERVER,
+    "security.protocol": NO_SERVER,
+    "group.id": "group=... of store.consumer",
+    "key.serializer": BYTES,
+    "value.serializer": BYTES,
+    "key.deserializer": BYTES,
+    "value.deserializer": BYTES,
 }
 
 
@@ -210,7 +222,7 @@ def parse_config(
     parsed: dict[str, ConfigValue] = {}
     if given is not None and not isinstance(given, Mapping):
         raise InvalidConfigError(
-            f"{what} config: a mapping of names to values, not {type(given).__name__}"
+            f"{what} config must be a mapping of names to values, got {type(given).__name__}"
         )
     for name, value in (given or {}).items():
         if name in settings:
@@ -221,7 +233,7 @@ def parse_config(
                 allowed = " or ".join(_FIXED[name])
                 hint = f"; only {allowed} describes it" if allowed else ""
                 raise InvalidConfigError(
-                    f"{name}={value!r}: Kafka's setting is not carried out by this version{hint}"
+                    f"{name}={value!r}: this version does not support Kafka's setting{hint}"
                 )
         else:
             raise InvalidConfigError(_unknown_name(name, settings, what))
@@ -253,24 +265,58 @@ def parse_store_config(
     return {name: int(value) for name, value in store.items()}, topic_defaults
 
 
-def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
-    """The settings a topic is created with, in their own types, without the defaults."""
+def parse_topic_config(
+    given: Mapping[str, object] | None, *, may_compact: bool = False
+) -> dict[str, int | str]:
+    """The settings a topic is created with, in their own types, without the defaults.
+
+    Raises InvalidConfigError, also for compaction, unless the topic comes from Kafka.
+    """
     parsed = parse_config(given, TOPIC_SETTINGS, "topic")
+    policy = str(parsed.get(CLEANUP_POLICY, ""))
+    if "compact" in policy and not may_compact:
+        raise InvalidConfigError(
+            f"{CLEANUP_POLICY}={policy!r} is not supported: only internal topics are compacted"
+        )
     segment_bytes = parsed.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
-    message_bytes = parsed.get("max.message.bytes")
+    message_bytes = parsed.get(MESSAGE_BYTES)
     if message_bytes is not None and int(message_bytes) > int(segment_bytes):
         raise InvalidConfigError(
-            f"max.message.bytes={message_bytes}: more than segment.bytes={segment_bytes}"
+            f"{MESSAGE_BYTES}={message_bytes} is above segment.bytes={segment_bytes}"
         )
     return parsed
 
 
+def parse_kafka_topic_config(given: Mapping[str, object]) -> dict[str, int | str]:
+    """The settings of a topic that comes from Kafka, in their own types, without the defaults.
+
+    Those that eoslog does not carry out are kept as text. Raises InvalidConfigError for a value
+    that a topic cannot have here. A record may be allowed to be larger than a segment, as in Kafka:
+    the smaller of the two counts.
+    """
+    own = {name: value for name, value in given.items() if name in TOPIC_SETTINGS}
+    parsed = parse_config(own, TOPIC_SETTINGS, "topic")
+    for name, value in given.items():
+        if name not in own:
+            if not isinstance(value, str):
+                raise InvalidConfigError(f"{name} must be a str, got {value!r}")
+            parsed[name] = value
+    return parsed
+
+
+def kept_for_kafka(config: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """The settings of a topic that are kept for an export, and have no effect."""
+    return {name: str(value) for name, value in config.items() if name not in TOPIC_SETTINGS}
+
+
 def _unknown_name(name: object, settings: Mapping[str, Setting], what: str) -> str:
     if not isinstance(name, str):
-        return f"a {what} setting's name is a str, not {type(name).__name__}"
+        return f"the name of a {what} setting must be a str, got {type(name).__name__}"
     owner = next((owner for owner, owned in _OWNERS.items() if name in owned), None)
     if owner is not None:
         return f"{name!r} is no {what} setting: it is one of a {owner}"
+    if name in _INSTEAD:
+        return f"{name!r} is no {what} setting; in eoslog: {_INSTEAD[name]}"
     nearest = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return f"{name!r} is no {what} setting{hint}"

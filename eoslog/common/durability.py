@@ -7,23 +7,26 @@ IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 
 def check_durability(durability: str) -> Durability:
-    """The durability, or ValueError if there is none of that name.
+    """Return the durability of this name. Raises ValueError for an unknown one.
 
     - "commit": what `flush()` or a decision returned for survives a power cut; single appends
-    survive
-      the death of the process.
+      survive the death of the process.
     - "always": every append is synced before it returns; threads that append at once share a sync.
     - "process": nothing waits for the disk; everything survives the death of the process.
     """
     for known in get_args(Durability):
         if durability == known:
             return known  # type: ignore[no-any-return]
-    raise ValueError(f"durability={durability!r}: one of {', '.join(get_args(Durability))}")
+    raise ValueError(
+        f"durability must be one of {', '.join(get_args(Durability))}, got {durability!r}"
+    )
 
 
 def check_isolation_level(level: str) -> IsolationLevel:
-    """The isolation level, or ValueError if there is none of that name."""
+    """Return the isolation level of this name. Raises ValueError for an unknown one."""
     for known in get_args(IsolationLevel):
         if level == known:
             return known  # type: ignore[no-any-return]
-    raise ValueError(f"isolation_level={level!r}: one of {', '.join(get_args(IsolationLevel))}")
+    raise ValueError(
+        f"isolation_level must be one of {', '.join(get_args(IsolationLevel))}, got {level!r}"
+    )

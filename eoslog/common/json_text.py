@@ -15,13 +15,13 @@ def loads_json(text: str | bytes, *, names_once: bool = False) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_names_once if names_once else None)
     except RecursionError:
-        raise ValueError("JSON that is nested too deep") from None
+        raise ValueError("the JSON is nested too deep") from None
 
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
@@ -33,7 +33,7 @@ def fields_read_of(what: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise CorruptRecordError("", 0, f"{what} is not as it was written: {error!r}") from error
+        raise CorruptRecordError("", 0, f"{what} cannot be read: {error!r}") from error
 
 
 def check_kinds(kind: type, *values: object) -> None:

@@ -7,12 +7,10 @@ meaning is not listed. Nothing is looked up before a name was not found.
 from collections.abc import Mapping
 from typing import Never, TypeVar
 
-from eoslog.common.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS, Setting
+from eoslog.common.config import BYTES, CONSUMER_SETTINGS, NO_SERVER, PRODUCER_SETTINGS, Setting
 
 T = TypeVar("T")
 
-_NO_SERVER = "a store is a directory, which eoslog.open takes: there are no servers"
-_BYTES = "keys and values are bytes: encode and decode them yourself"
 _NO_START = "nothing is to be started: the object is ready when it is made"
 _DURABLE = "a commit is durable when it returns"
 
@@ -20,9 +18,14 @@ _OF_MODULE = {
     "AIOKafkaConsumer": "eoslog.aio.open(path), then store.consumer(group=...)",
     "AIOKafkaProducer": "eoslog.aio.open(path), then store.producer()",
     "AdminClient": "eoslog.open(path), then store.create_topic(name) and the like",
+    "ConsumerRecord": "eoslog.Record",
     "KafkaAdminClient": "eoslog.open(path), then store.create_topic(name) and the like",
     "KafkaConsumer": "eoslog.open(path), then store.consumer(group=...)",
+    "KafkaError": "eoslog.errors.EoslogError; eoslog.errors.KafkaError has a code of Kafka",
+    "KafkaException": "eoslog.errors.EoslogError",
     "KafkaProducer": "eoslog.open(path), then store.producer()",
+    "Message": "eoslog.Record",
+    "NewTopic": "store.create_topic(name, partitions)",
 }
 _OF_STORE = {
     "delete_topics": "delete_topic(name)",
@@ -35,7 +38,7 @@ _OF_STORE = {
     "delete_consumer_groups": "delete_group(name)",
 }
 _OF_PRODUCER = {
-    "produce": "send(topic, value, key)",
+    "produce": "send(topic, value, key); without callbacks: flush() raises what failed",
     "list_topics": "the store's topics()",
     "partitions_for": "the store's topics()",
     "start": _NO_START,
@@ -64,21 +67,21 @@ _READS_ONE_BY_ONE = {
     "getone": "poll(max_records=1), or a loop over the consumer",
 }
 _PARAMETERS = {
-    "open": {"bootstrap_servers": _NO_SERVER},
+    "open": {"bootstrap_servers": NO_SERVER},
     "consumer": {
         "group_id": "group=...",
-        "bootstrap_servers": _NO_SERVER,
+        "bootstrap_servers": NO_SERVER,
         "enable_auto_commit": "nothing is committed by itself: call commit()",
         "auto_commit_interval_ms": "nothing is committed by itself: call commit()",
         "consumer_timeout_ms": "poll(timeout=...), in seconds",
-        "key_deserializer": _BYTES,
-        "value_deserializer": _BYTES,
+        "key_deserializer": BYTES,
+        "value_deserializer": BYTES,
         "topics": "subscribe([...]) of the consumer",
     },
     "producer": {
-        "bootstrap_servers": _NO_SERVER,
-        "key_serializer": _BYTES,
-        "value_serializer": _BYTES,
+        "bootstrap_servers": NO_SERVER,
+        "key_serializer": BYTES,
+        "value_serializer": BYTES,
         "acks": "eoslog.open(durability=...)",
     },
     "create_topic": {
@@ -99,6 +102,7 @@ _PARAMETERS = {
         "on_revoke": "on_revoked=...",
         "topic": "topics=[...]",
     },
+    "flush": {"timeout": "it returns once all is durable, or raises"},
     "commit": {
         "asynchronous": _DURABLE,
         "message": "offsets={TopicPartition(...): record.offset + 1}",
@@ -129,35 +133,41 @@ def refuse_parameters(call: str, given: Mapping[str, object]) -> Never:
     raise TypeError(text if instead is None else f"{text}; in eoslog: {instead}")
 
 
-def attribute_text(name: str) -> str:
-    """Return what a name of another client is called in this package, for the end of an error; ""
-    for others.
+def refuse_name(module: str, name: str) -> Never:
+    """Raise the error for a name that a module does not have.
+
+    For a name of another client it is an ImportError: `from eoslog import` would put another text
+    in the place of that of an AttributeError.
     """
+    text = f"module {module!r} has no attribute {name!r}"
     instead = _OF_MODULE.get(name)
-    return "" if instead is None else f"; in eoslog: {instead}"
+    if instead is None:
+        raise AttributeError(text)
+    raise ImportError(f"{text}; in eoslog: {instead}", name=module)
 
 
 class _Absent:
     """Stands for a method of another client; to have it is an AttributeError, as without it."""
 
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
-        self._name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, instead: str) -> None:
+        self._text = f"object has no attribute {name!r}; here it is: {instead}"
 
     def __get__(self, instance: object, owner: type) -> Never:
-        raise AttributeError(
-            f"{owner.__name__!r} object has no attribute {self._name!r}; "
-            f"here it is: {self._instead}"
-        )
+        raise AttributeError(f"{owner.__name__!r} {self._text}")
 
 
 def with_methods_of_other_clients(of: type[T]) -> type[T]:
-    """Have a class say what the methods of other clients are called; a decorator."""
-    for name, instead in METHODS[of.__name__].items():
-        absent = _Absent(instead)
-        absent.__set_name__(of, name)
-        setattr(of, name, absent)
+    """Have a class say what the methods of other clients are called; a decorator.
+
+    `dir` of an object does not list them. They are no `__getattr__`, which would make every access
+    to an attribute of the object slower.
+    """
+    methods = METHODS[of.__name__]
+    for name, instead in methods.items():
+        setattr(of, name, _Absent(name, instead))
+
+    def listed(self: object) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in methods]
+
+    setattr(of, "__dir__", listed)  # noqa: B010
     return of

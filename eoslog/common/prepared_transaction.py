@@ -1,4 +1,4 @@
-"""A transaction that waits for a decision from outside: who keeps this can make it."""
+"""Transaction that waits for a decision from outside: the holder of its numbers can decide it."""
 
 import re
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ _PRODUCER_EPOCH_MAX = 2**15 - 1
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """Prepared transaction, as `Producer.prepare_transaction` returns it. It can be pickled, or
-    kept as text.
+    """Prepared transaction, as `Producer.prepare_transaction` returns it. Can be pickled.
 
-    All three are needed to decide: `store.commit_prepared([...])` or `store.abort_prepared([...])`.
+    All three numbers are needed to decide it: `store.commit_prepared([...])` or
+    `store.abort_prepared([...])`.
     """
 
     transactional_id: str
@@ -31,10 +31,12 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, transactional_id: str, token: str) -> "PreparedTransaction | None":
-        """Return the transaction that a token of this transactional id stands for; "" stands for
-        none.
+        """Return the transaction of a token of this transactional id; None for an empty token.
 
-        Raises TypeError, or ValueError for any other text.
+        Raises
+        ------
+        TypeError, ValueError
+            The token is no text, or not of the form "producer id:epoch".
         """
         if token == "":
             return None
@@ -42,13 +44,13 @@ class PreparedTransaction:
 
 
 def parse_token(token: str) -> tuple[int, int]:
-    """The producer id and epoch of a token. TypeError, or ValueError if the text is not one."""
+    """Return the producer id and epoch of a token. Raises TypeError, ValueError."""
     if not isinstance(token, str):
-        raise TypeError(f"a token is a str, not {type(token).__name__}")
+        raise TypeError(f"token must be a str, got {type(token).__name__}")
     found = _TOKEN.fullmatch(token)
     if found is None:
-        raise ValueError(f"token {token!r:.80}: not of the form producer id:epoch")
+        raise ValueError(f"token must be <producer id>:<epoch>, got {token!r:.80}")
     producer_id, producer_epoch = int(found[1]), int(found[2])
     if producer_id > _PRODUCER_ID_MAX or producer_epoch > _PRODUCER_EPOCH_MAX:
-        raise ValueError(f"token {token!r}: a number is too large")
+        raise ValueError(f"token {token!r} has a number that is too large")
     return producer_id, producer_epoch

@@ -22,7 +22,7 @@ def encode_string(text: str) -> bytes:
     """A text; ValueError if it is longer than 32,767 bytes."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise ValueError(f"a text of {len(encoded)} bytes; at most {STRING_BYTES_MAX} fit")
+        raise ValueError(f"a string must have at most {STRING_BYTES_MAX} bytes, got {len(encoded)}")
     return _INT16.pack(len(encoded)) + encoded
 
 
@@ -43,11 +43,6 @@ class FieldCursor:
         self._data = data
         self._what = what
         self._at = 0
-
-    @property
-    def at_end(self) -> bool:
-        """True if everything was read."""
-        return self._at == len(self._data)
 
     def int8(self, field: str) -> int:
         return int(_INT8.unpack(self._take(_INT8.size, field))[0])

@@ -17,15 +17,14 @@ _ALLOWED = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 def check_topic_name(name: str) -> None:
     """Raise InvalidTopicError, saying why, if Kafka would refuse the name; TypeError if no text."""
     if not isinstance(name, str):
-        raise TypeError(f"a topic name is a str, not {type(name).__name__}")
+        raise TypeError(f"topic name must be a str, got {type(name).__name__}")
     if not name:
         raise InvalidTopicError("a topic name must not be empty")
     if name in (".", ".."):
         raise InvalidTopicError(f"a topic cannot be named {name!r}")
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
         raise InvalidTopicError(
-            f"a topic name of {len(name)} characters; "
-            f"at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
+            f"topic name must have at most {TOPIC_NAME_CHARACTERS_MAX} characters, got {len(name)}"
         )
     if _ALLOWED.fullmatch(name) is None:
         wrong = next(character for character in name if not _ALLOWED.fullmatch(character))

@@ -1,12 +1,14 @@
-"""A topic's partition as a name: what every part of the store is addressed by."""
+"""Name of a partition of a topic."""
 
 from typing import NamedTuple
 
 from eoslog.common.arguments import whole_number
 
+_DIGITS_MAX = 10  # Of 2**31 - 1.
+
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; `str()` gives the name of its directory, `topic-partition`."""
+    """Partition of a topic; `str()` gives the name of its directory, `topic-partition`."""
 
     topic: str
     partition: int
@@ -16,19 +18,24 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> "TopicPartition":
-        """The partition that a directory or a key `topic-partition` names; ValueError if none."""
+        """Return the partition that `topic-partition` names. Raises ValueError."""
         topic, dash, digits = name.rpartition("-")
-        if not dash or not topic or not digits.isascii() or not digits.isdigit():
-            raise ValueError(f"{name!r} is not <topic>-<partition>")
+        if not dash or not topic or not is_partition(digits):
+            raise ValueError(f"{name!r:.80} is not <topic>-<partition>")
         if len(digits) > 1 and digits.startswith("0"):
             raise ValueError(f"{name!r} has a partition with leading zeros")
         return cls(topic, int(digits))
 
 
+def is_partition(text: str) -> bool:
+    """True if a text is the number of a partition, in digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
 def as_topic_partition(given: object) -> TopicPartition:
-    """Convert what a caller named a partition with: a TopicPartition, or a pair like it; else
-    TypeError.
-    """
+    """Return a TopicPartition, or a pair like it, as a TopicPartition. Raises TypeError."""
+    if type(given) is TopicPartition and type(given[1]) is int and type(given[0]) is str:
+        return given
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         return TopicPartition(given[0], whole_number(given[1], "a partition"))
-    raise TypeError(f"a TopicPartition is expected, not {given!r:.80}")
+    raise TypeError(f"expected a TopicPartition, got {given!r:.80}")

@@ -8,30 +8,29 @@ that what a commit writes down is what the caller has seen.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, Never, Self, TypeVar, TypeVarTuple, overload
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.common.arguments import whole_number
+from eoslog.common.arguments import seconds, whole_number
 from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.common.durability import IsolationLevel, check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions, count_visible
-from eoslog.consumer.consumer_subscription import (
+from eoslog.consumer.fetcher import Fetcher
+from eoslog.consumer.positions import RESETS, ConsumerPositions, Positions, count_visible
+from eoslog.consumer.record_iterator import first_offsets, records_one_by_one
+from eoslog.consumer.subscription import (
     ConsumerSubscription,
     OnChange,
     listeners,
     split_membership,
     wanted_topics,
 )
-from eoslog.consumer.fetcher import Fetcher
-from eoslog.consumer.record_iterator import record_iterator
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -40,11 +39,11 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.groups.group_coordinator import GroupCoordinator
-from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
-from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.coordinator import GroupCoordinator
+from eoslog.groups.metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
+from eoslog.groups.offsets import GroupOffsets
 from eoslog.storage.engine import Engine
-from eoslog.storage.partition import Partition, from_what_is_left
+from eoslog.storage.unified_log import UnifiedLog, from_what_is_left
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -104,7 +103,7 @@ class Consumer:
         auto_offset_reset = str(given.get("auto.offset.reset", auto_offset_reset))
         if auto_offset_reset not in RESETS:
             raise InvalidConfigError(
-                f"auto_offset_reset={auto_offset_reset!r}: one of {', '.join(RESETS)}"
+                f"auto_offset_reset must be one of {', '.join(RESETS)}, got {auto_offset_reset!r}"
             )
         settings = with_defaults(given, CONSUMER_SETTINGS)
         self._engine = engine
@@ -133,8 +132,12 @@ class Consumer:
         self._client_id = client_id
         self._strategies = strategies
         self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
-        self._polling = False
         self._warned_of: set[str] = set()
+
+    def __repr__(self) -> str:
+        group = "" if self._group is None else f" of group {self._group!r}"
+        state = "closed" if self._closed else f"partitions: {len(self._positions.partitions)}"
+        return f"<eoslog.Consumer{group}, {state}>"
 
     def __reduce__(self) -> Never:
         raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
@@ -152,7 +155,8 @@ class Consumer:
         if self._subscription is not None:
             raise IllegalStateError("the consumer is subscribed to topics: unsubscribe() first")
         self._former = None
-        self._read_exactly(map(as_topic_partition, partitions))
+        chosen = map(as_topic_partition, partitions)
+        self._positions.assign({where: self._opened(where) for where in chosen})
 
     def subscribe(
         self,
@@ -167,21 +171,37 @@ class Consumer:
     ) -> None:
         """Read these topics from now on, shared with the other members of the group.
 
-        A topic that does not exist yet is read once it does; a warning is logged. A name that
-        begins with "^", and `pattern`, is a regular expression: all topics are read whose names
-        match it from their beginning on. The group is joined by the next poll, and polls are where
-        partitions come and go: `on_assigned(consumer, partitions)` is called with those that are
-        new, before they are read, and once after joining; `on_revoked(consumer, partitions)` before
-        partitions go to others: what was read of them can be committed there, and no other member
-        has them yet. `on_lost`, or `on_revoked` without it, is called with what was taken away
-        because the consumer did not poll for "max.poll.interval.ms". In place of the functions a
-        `listener` can have Kafka's methods `on_partitions_assigned`, `on_partitions_revoked` and
-        `on_partitions_lost`. What a function raises is raised by the poll; the change stands. They
-        must be plain functions, not async ones.
+        A topic that does not exist yet is read once it does; a warning is logged. The next poll
+        joins the group; polls are where partitions come and go. A second call reads the new topics
+        in place of the others; without topics it is an `unsubscribe`.
 
-        Subscribed again, the consumer reads the new topics in place of the others. No topics at all
-        are an `unsubscribe`. Raises IllegalStateError without a group, or if partitions were
-        assigned by hand; InvalidTopicError, TypeError.
+        Parameters
+        ----------
+        topics : iterable of str
+            Names; one that begins with "^" is a pattern.
+        pattern : str or re.Pattern, optional
+            Regular expression: all topics are read whose names match it from their beginning on.
+        on_assigned : callable, optional
+            Called with the consumer and new partitions, before they are read, and once after
+            joining.
+        on_revoked : callable, optional
+            Called with the consumer and partitions that go to others, before any other member has
+            them: what was read of them can be committed.
+        on_lost : callable, optional
+            Called, or `on_revoked` without it, with what was taken away because the consumer did
+            not poll for "max.poll.interval.ms".
+        listener : object, optional
+            In place of the functions: Kafka's methods `on_partitions_assigned`,
+            `on_partitions_revoked` and `on_partitions_lost`. All of these must be plain functions,
+            not async ones. The poll raises what one raises, and the change stands. A `poll` in one
+            raises ConcurrentAccessError.
+
+        Raises
+        ------
+        IllegalStateError
+            The consumer has no group, or partitions were assigned by hand.
+        InvalidTopicError, TypeError
+            An argument is wrong.
         """
         if others:
             refuse_parameters("subscribe", others)
@@ -240,7 +260,7 @@ class Consumer:
         if self._subscription is not None and self._left is None:
             self._left = self._subscription
             try:
-                self._left.member.leave(report=True)  # Still a member while it is told.
+                self._left.member.leave(report=True)  # Still a member during the callback.
             finally:
                 self._end_leaving()
         self._end_leaving()
@@ -253,8 +273,7 @@ class Consumer:
         if self._left is None:
             return
         try:
-            if self._left.member.member_id:
-                self._left.member.leave(report=False)
+            self._left.member.leave(report=False)
         except EoslogError:
             self._forget_left()
             raise
@@ -280,11 +299,11 @@ class Consumer:
         return list(self._positions.partitions)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on at an offset (0 or more). One that does not exist is found out by the next poll."""
+        """Go on at an offset, 0 or more. The next poll reports one that does not exist."""
         where = self._assigned(topic_partition)
         position = whole_number(offset, "an offset")
         if not 0 <= position <= INT64_MAX:
-            raise ValueError(f"offset {position}: not from 0 to {INT64_MAX}")
+            raise ValueError(f"offset {position} is outside [0, {INT64_MAX}]")
         self._positions.set(where, position)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -302,7 +321,7 @@ class Consumer:
                 self._positions.set(where, self._positions.end_of(partition))
 
     def position(self, topic_partition: TopicPartition) -> int:
-        """The offset that is read next.
+        """Return the offset that is read next.
 
         Raises NoOffsetForPartitionError, or UnstableOffsetCommitError (try again).
         """
@@ -358,15 +377,14 @@ class Consumer:
         """
         self._check_open()
         if not isinstance(timestamps_ms, Mapping):
-            raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")
+            raise TypeError(
+                f"timestamps_ms must map partitions to times, got {type(timestamps_ms).__name__}"
+            )
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for where, timestamp_ms in timestamps_ms.items():
-            moment_ms = whole_number(timestamp_ms, "a timestamp")
-            if not 0 <= moment_ms <= INT64_MAX:
-                raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
             with self._deletions_named():
                 partition = self._opened(as_topic_partition(where))
-                at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
+                at = partition.offset_for_timestamp(timestamp_ms, self._isolation_level)
             found[where] = None if at is None else OffsetAndTimestamp(*at)
         return found
 
@@ -377,17 +395,28 @@ class Consumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         **others: Never,
     ) -> None:
-        """Write down where the group stands: at these offsets, else at all positions as they are.
+        """Commit these offsets for the group, else all positions as they are.
 
-        An offset is that of the record to be read next. Durable on return, with the records below
-        it, unless the store's durability is "process"; all offsets or none. Partitions that were
-        not started yet are left as they are.
+        Durable on return, with the records below them, unless the store's durability is "process";
+        all offsets or none.
 
-        Raises IllegalStateError without a group; UnknownMemberIdError or IllegalGenerationError if
-        the consumer is not the member any more that it was at its last poll (what it read is read
-        by another), or if its partitions were assigned by hand and the group has members;
-        OffsetMetadataTooLargeError, StoreError, ValueError, TypeError; UnknownTopicOrPartitionError
-        for a topic that was deleted, though there may be a new one of its name.
+        Parameters
+        ----------
+        offsets : mapping of TopicPartition to int or OffsetAndMetadata, optional
+            The offset of the record to be read next. By default the positions; partitions that were
+            not started yet are left as they are.
+
+        Raises
+        ------
+        IllegalStateError
+            The consumer has no group.
+        UnknownMemberIdError, IllegalGenerationError
+            The consumer is no longer the member that it was at its last poll (another reads what it
+            read), or its partitions were assigned by hand and the group has members.
+        UnknownTopicOrPartitionError
+            A topic was deleted, also if it was created again.
+        OffsetMetadataTooLargeError, StoreError, ValueError, TypeError
+            An argument is wrong, or the disk refuses.
         """
         if others:
             refuse_parameters("commit", others)
@@ -463,15 +492,23 @@ class Consumer:
     def poll(
         self, timeout: float = 1.0, max_records: int | None = None, **others: Never
     ) -> list[Record]:
-        """The next records of the assigned partitions, at most `max_records`.
+        """Return the next records of the assigned partitions.
 
-        At once if there are any; else it waits up to `timeout` seconds for them, and answers [] if
-        none came. Records of a partition come in order; partitions take turns. Without
-        `max_records` the setting "max.poll.records" holds; any large number stands for all that one
-        poll reads.
+        Records of a partition come in order; partitions take turns.
 
-        Raises IllegalStateError if the consumer was neither assigned partitions nor subscribed;
-        OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
+        Parameters
+        ----------
+        timeout : float
+            Longest wait for records in seconds; [] is returned after it.
+        max_records : int, optional
+            By default "max.poll.records"; any large number stands for all that one poll reads.
+
+        Raises
+        ------
+        IllegalStateError
+            The consumer was neither assigned partitions nor subscribed.
+        OffsetOutOfRangeError, NoOffsetForPartitionError
+            There is no such position, and `auto_offset_reset` is "none".
         """
         if others:
             refuse_parameters("poll", others)
@@ -480,14 +517,13 @@ class Consumer:
     def poll_arrow(
         self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX, **others: Never
     ) -> "pyarrow.RecordBatch":
-        """The next records of one of the assigned partitions as an Arrow record batch.
+        """Return the next records of one of the assigned partitions as an Arrow record batch.
 
         Columns: topic, partition, offset, timestamp (ms, UTC), key, value, headers (a list of key
-        and value; null if no record of the batch has any). About `max_bytes` of log are read, one
-        batch of records at least; with any large number all that are there. Waits like `poll`; the
-        answer has no rows if none came.
-
-        Raises as `poll` does, and MissingDependencyError if pyarrow is not installed.
+        and value; null if no record of the batch has any). Waits and raises as `poll`; without
+        records the result has no rows. About `max_bytes` of log are read, one batch of records at
+        least; with any large number all that are there. Raises MissingDependencyError without
+        pyarrow.
         """
         if others:
             refuse_parameters("poll_arrow", others)
@@ -532,11 +568,8 @@ class Consumer:
                     self._end_leaving()
                 subscription = self._subscription  # Another thread may be unsubscribing.
                 if subscription is not None and not self._engine.is_closed():
-                    member = subscription.member
-                    if not closed_before:
-                        member.leave(report=not self._polling)
-                    elif member.member_id:
-                        member.leave(report=False)
+                    is_silent = closed_before or self._call_lock.in_use()
+                    subscription.member.leave(report=not is_silent)
         finally:
             self._closed = True
             self._engine.signal.wake()
@@ -553,83 +586,79 @@ class Consumer:
     ) -> None:
         self.close()
 
-    # How it polls. After an error the positions are as they were before the poll.
+    # How it polls. Each step returns what it found and the positions after that; these are taken
+    # over as the last step of all, so that an error, or an interrupt, passes over no record.
 
-    def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """Poll, and leave the positions after what was read; as they were if the poll raised."""
+    def _given(self, poll: Callable[[*Ts], tuple[T, Positions]], *arguments: *Ts) -> T:
+        """Poll, and move the positions after what was read."""
         self._check_open()  # In a forked child the poll of a thread of the parent never ends.
-        with self._call_lock:
-            self._positions.forget_kept()
-            try:
-                self._polling = True
-                found = poll(*arguments)
-                self._polling = False
-                return found  # noqa: TRY300 -- within the guard.
-            except BaseException:
-                self._polling = False
-                self._positions.restore_kept()
-                raise
+        positions = self._positions
+        before: Positions | None = None
+        try:
+            with self._call_lock:
+                found, reached = poll(*arguments)
+                before, positions.current = positions.current, reached
+            return found  # noqa: TRY300 -- within the guard.
+        except BaseException:
+            # Python handles signals as the lock is released; then there is a way back.
+            if before is not None and positions.current is reached:
+                positions.current = before
+            raise
 
-    def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
-        records_max = self._poll_records_max if max_records is None else max_records
+    def _polled(self, timeout: float, max_records: int | None) -> tuple[list[Record], Positions]:
+        records_max = self._poll_records_max
+        if max_records is not None:
+            records_max = whole_number(max_records, "max_records")
         if records_max < 1:
-            raise ValueError(f"max_records {records_max}: below 1")
+            raise ValueError(f"max_records must be 1 or more, got {records_max}")
         records_max = min(records_max, INT64_MAX)
-        deadline_s = self._deadline_s(timeout)
+        deadline_s = time.monotonic() + seconds(timeout, "timeout")
         while True:
-            records = self._fetched(self._fetcher.records, records_max)
+            records, reached = self._fetched(self._fetcher.records, records_max)
             if records:
-                return records
-            self._positions.forget_kept()  # Where a partition begins stands.
+                return records, reached
+            self._positions.current = reached
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                return records
-            records = self._awaited_records(records_max, left_s)
+                return records, reached
+            records, reached = self._awaited_records(records_max, left_s)
             if records:
-                return records
+                return records, reached
 
-    def _polled_arrow(self, timeout: float, max_bytes: int) -> "pyarrow.RecordBatch":
+    def _polled_arrow(
+        self, timeout: float, max_bytes: int
+    ) -> tuple["pyarrow.RecordBatch", Positions]:
         from eoslog.columns import arrow  # Raises if pyarrow is not there, before anything is read.
 
+        max_bytes = whole_number(max_bytes, "max_bytes")
         if max_bytes < 1:
-            raise ValueError(f"max_bytes {max_bytes}: below 1")
+            raise ValueError(f"max_bytes must be 1 or more, got {max_bytes}")
         max_bytes = min(max_bytes, INT64_MAX)
-        deadline_s = self._deadline_s(timeout)
+        deadline_s = time.monotonic() + seconds(timeout, "timeout")
         while True:
-            found = self._fetched(self._fetched_batch, max_bytes)
+            found, reached = self._fetched(self._fetcher.columns, max_bytes)
             if found is not None:
-                return found
-            self._positions.forget_kept()  # Where a partition begins stands.
+                return arrow.record_batch(*found), reached
+            self._positions.current = reached
             if not self._wait(deadline_s):
-                return arrow.empty_batch()
+                return arrow.empty_batch(), self._positions.current
 
-    def _polled_to_iterate(self) -> Iterator[Record]:
-        return record_iterator(self._positions, self._polled(_LONG_WAIT_S, None))
-
-    def _deadline_s(self, timeout: Any) -> float:
-        self._check_open()
-        if not timeout >= 0:
-            raise ValueError(f"timeout {timeout}: below 0")
-        try:
-            return time.monotonic() + float(timeout)
-        except OverflowError:  # An int beyond all seconds.
-            return math.inf
+    def _polled_to_iterate(self) -> tuple[Iterator[Record], Positions]:
+        records, reached = self._polled(_LONG_WAIT_S, None)
+        firsts = first_offsets(records)
+        return records_one_by_one(self._positions, records, reached, firsts), reached | firsts
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """Return what `fetch` finds up to a limit, after the group was followed."""
         while True:
-            self._positions.forget_kept()  # The group may move them.
             subscription = self._subscription
             if subscription is not None:
                 subscription.member.follow()
                 self._check_open()
             self._check_has_source()
-            self._positions.keep()
             try:
                 return fetch(limit)
             except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                # From here on a partition may be that of a new topic.
-                self._positions.restore_kept()
                 self._check_open()
                 if not self._group_has_news():
                     self._look_for_topics_made_again()
@@ -645,9 +674,11 @@ class Consumer:
         # thread has given up the partitions, and the next look finds the consumer closed.
         has_none = not self._positions.partitions and self._subscription is None
         if has_none and not self._closing:
-            raise IllegalStateError(
-                "the consumer has no partitions to read: call assign() or subscribe() first"
-            )
+            text = "the consumer has no partitions to read: call assign() or subscribe() first"
+            group = self._group
+            if group is not None and self._engine.registry.get(group) is not None:
+                text += f"; {group!r} is its group: did you mean subscribe([{group!r}])?"
+            raise IllegalStateError(text)
 
     def _look_for_topics_made_again(self) -> None:
         """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
@@ -663,23 +694,18 @@ class Consumer:
     def _group_has_news(self) -> bool:
         return self._subscription is not None and self._subscription.member.has_news()
 
-    def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
+    def _awaited_records(
+        self, records_max: int, timeout_s: float
+    ) -> tuple[list[Record], Positions]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
         shared = self._engine.signal.shared
         if self._subscription is not None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
-            return []
-        self._positions.keep()
-        records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
-        if not records or self._closed:
+            return [], self._positions.current
+        found = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
+        if not found[0] or self._closed:
             self._check_open()
-        return records
-
-    def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
-        from eoslog.columns import arrow
-
-        found = self._fetcher.columns(bytes_max)
-        return None if found is None else arrow.record_batch(*found)
+        return found
 
     def _wait(self, deadline_s: float) -> bool:
         """Sleep until there may be something to read; False if the time is over before."""
@@ -701,7 +727,7 @@ class Consumer:
         self._check_open()
         return True
 
-    def _watched(self) -> list[Partition]:
+    def _watched(self) -> list[UnifiedLog]:
         """The partitions whose appends may make it ready."""
         watched = list(self._positions.partitions.values())
         if self._subscription is not None:
@@ -726,10 +752,6 @@ class Consumer:
             self._check_open()
             raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
 
-    def _read_exactly(self, partitions: Iterable[TopicPartition]) -> None:
-        opened = {where: self._opened(where) for where in partitions}
-        self._positions.assign(opened)
-
     def _begin_to_read(self, partitions: Iterable[TopicPartition]) -> None:
         """The group gave the consumer these."""
         self._positions.add({where: self._opened(where) for where in partitions})
@@ -746,7 +768,7 @@ class Consumer:
                     "there is one of the name"
                 )
 
-    def _opened(self, where: TopicPartition) -> Partition:
+    def _opened(self, where: TopicPartition) -> UnifiedLog:
         return self._engine.partition(where.topic, where.partition)
 
     def _assigned(self, where: TopicPartition) -> TopicPartition:
@@ -785,25 +807,16 @@ class ConsumerInternals:
         self.positions = consumer._positions
         self.group: str | None = consumer._group
         self.isolation_level: IsolationLevel = consumer._isolation_level
-
-    def check_open(self) -> None:
-        """Raise LogClosedError if the consumer or the store is closed."""
-        self._consumer._check_open()
-
-    def partition(self, where: TopicPartition) -> Partition:
-        """Return a partition, which need not be assigned."""
-        return self._consumer._opened(where)
-
-    def deletions_named(self) -> AbstractContextManager[None]:
-        """Return a block in which a deleted topic raises UnknownTopicOrPartitionError."""
-        return self._consumer._deletions_named()
+        self.check_open = consumer._check_open
+        self.partition = consumer._opened  # Of any topic: it need not be assigned.
+        self.deletions_named = consumer._deletions_named
 
     def is_plain(self) -> bool:
         """Return True if only the ends of partitions show that there is something to read."""
         is_begun = len(self.positions.begun()) == len(self.positions.partitions)
         return is_begun and self._consumer._subscription is None
 
-    def group_partition(self) -> Partition | None:
+    def group_partition(self) -> UnifiedLog | None:
         """Return the partition whose appends decide the group's offsets, if these are awaited."""
         if self._consumer._subscription is not None:
             return None

@@ -1,7 +1,7 @@
 """Fetches of a consumer: from which of its partitions it reads next, in turn.
 
-Invariants: a position moves with what was read from there; a partition that gave something goes
-after the others.
+Invariants: it moves no position, but returns the positions after what it read; a partition that
+gave something goes after the others.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.common.durability import IsolationLevel
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer.consumer_positions import ConsumerPositions
+from eoslog.consumer.positions import ConsumerPositions, Positions
 from eoslog.errors import OffsetOutOfRangeError
 
 
@@ -36,12 +36,14 @@ class Fetcher:
         self._turns: OrderedDict[TopicPartition, None] = OrderedDict()
         self._turns_of: object = None  # The assignment that they are of.
 
-    def records(self, records_max: int) -> list[Record]:
-        """Return records of all partitions in turn, until there are enough or no others.
+    def records(self, records_max: int) -> tuple[list[Record], Positions]:
+        """Return records of all partitions in turn, until there are enough or no others, and the
+        positions after them.
 
         Raises what the first of them raises; a later one's error waits for the next call.
         """
         self._positions.begin_all()
+        reached = self._positions.current.copy()
         records: list[Record] = []
         bytes_left = self._fetch_bytes_max
         looked_at = self._in_turn()
@@ -50,15 +52,15 @@ class Fetcher:
             left = []
             for where in looked_at:
                 if len(records) >= records_max or bytes_left <= 0:
-                    return records
+                    return records, reached
                 fetch_bytes = min(bytes_left, self._partition_bytes_max)
                 try:
                     found, has_more = self._records_of(
-                        where, records_max - len(records), fetch_bytes
+                        where, reached, records_max - len(records), fetch_bytes
                     )
                 except Exception:
                     if records:
-                        return records  # These first; the next poll raises.
+                        return records, reached  # These first; the next poll raises.
                     raise
                 if found:
                     records += found
@@ -67,57 +69,60 @@ class Fetcher:
                     bytes_left -= sum(len(one.value or b"") + len(one.key or b"") for one in found)
                     left.append(where)
             looked_at = left
-        return records
+        return records, reached
 
-    def columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
-        """About so many bytes of the first partition that has any, one batch at least."""
+    def columns(self, bytes_max: int) -> tuple[tuple[TopicPartition, Columns] | None, Positions]:
+        """Return about so many bytes of the first partition that has any, one batch at least, and
+        the positions after them.
+        """
         self._positions.begin_all()
+        reached = self._positions.current.copy()
         for where in self._in_turn():
             partition = self._positions.partitions[where]
-            while True:
-                position = self._positions.within_log(where)
-                if position is None or position >= self._positions.end_of(partition):
+            while (position := reached[where]) is not None:
+                position = reached[where] = self._positions.within_log(where, position)
+                if position >= self._positions.end_of(partition):
                     break
                 try:
                     columns = partition.fetch_columns(
                         position, bytes_max, isolation_level=self._isolation_level
                     )
                 except OffsetOutOfRangeError:
-                    self._positions.out_of_range(where)
+                    reached[where] = self._positions.out_of_range(where, position)
                     continue
                 if columns is None or columns.next_offset == position:
                     break
-                self._positions.set(where, columns.next_offset)
+                reached[where] = columns.next_offset
                 if columns.record_count:
                     self._to_the_back(where)
-                    return where, columns
-        return None
+                    return (where, columns), reached
+        return None, reached
 
     def _records_of(
-        self, where: TopicPartition, records_max: int, bytes_max: int
+        self,
+        where: TopicPartition,
+        reached: Positions,
+        records_max: int,
+        bytes_max: int,
     ) -> tuple[list[Record], bool]:
         """The next records of a partition, and whether there are more."""
-        positions = self._positions
-        partition = positions.partitions[where]
-        while True:
-            position = positions.get(where)
-            if position is None:
-                return [], False
+        partition = self._positions.partitions[where]
+        while (position := reached[where]) is not None:
             try:
                 records, following, end = partition.fetch_next(
                     position, records_max, bytes_max, self._committed_only
                 )
-                if following == position:
-                    # Beyond what is decided, or past the log's end.
-                    if position <= end or positions.within_log(where) == position:
-                        return records, False
-                    continue
             except OffsetOutOfRangeError:
-                positions.out_of_range(where)
+                reached[where] = self._positions.out_of_range(where, position)
                 continue
-            positions.set(where, following)
+            if position > end:  # Beyond what is decided, or past the log's end.
+                following = self._positions.within_log(where, position)
+            if following == position:
+                return records, False
+            reached[where] = following
             if records:
                 return records, following < end
+        return [], False
 
     def _in_turn(self) -> list[TopicPartition]:
         """Return the assigned partitions in the order in which they are to be looked at."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer.consumer_positions import ConsumerPositions
+from eoslog.consumer.positions import ConsumerPositions, Positions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -14,20 +14,23 @@ if TYPE_CHECKING:
 def record_iterator(positions: ConsumerPositions, records: list[Record]) -> Iterator[Record]:
     """Return an iterator over the records of the last poll, each with the position after it.
 
-    A partition that was moved by a seek, revoked or re-created meanwhile yields no more records.
+    A partition that was moved by a seek, revoked or re-created since yields no more records.
     The positions are at the first records when this returns.
     """
-    ends = positions.begun()
-    expected = take_back(positions, records)
-    return _records(positions, records, ends, expected)
+    ends = positions.current
+    return records_one_by_one(positions, records, ends, take_back(positions, records))
 
 
-def _records(
+def records_one_by_one(
     positions: ConsumerPositions,
     records: list[Record],
-    ends: dict[TopicPartition, int],
-    expected: dict[TopicPartition, int],
+    ends: Positions,
+    expected: Positions,
 ) -> Iterator[Record]:
+    """Yield records of a poll up to these ends, each with the position after it.
+
+    The positions are as expected, at the first records; `expected` is the iterator's own.
+    """
     partitions = positions.partitions
     last = {(record.topic, record.partition): record for record in records}
     for record in records:
@@ -44,24 +47,22 @@ def _records(
             continue
         # The end of the last batch may lie past markers.
         next_offset = ends[where] if record is last[where] else record.offset + 1
-        expected[where] = next_offset
-        # Python handles no signal between this assignment and the yield.
-        positions.current[where] = next_offset
+        positions.current[where] = expected[where] = next_offset
+        # Python handles no signal between the assignment and the yield.
         yield record
 
 
 def take_back(
     positions: ConsumerPositions, polled: "Sequence[Record] | pyarrow.RecordBatch"
-) -> dict[TopicPartition, int]:
+) -> Positions:
     """Set the positions back to the first records of the last poll; return them."""
-    firsts = _first_offsets(polled)
-    positions.put_back({**positions.all(), **firsts})
+    firsts = first_offsets(polled)
+    positions.current = positions.current | firsts
     return firsts
 
 
-def _first_offsets(
-    polled: "Sequence[Record] | pyarrow.RecordBatch",
-) -> dict[TopicPartition, int]:
+def first_offsets(polled: "Sequence[Record] | pyarrow.RecordBatch") -> Positions:
+    """Return the offset of each partition's first record of a poll."""
     if isinstance(polled, Sequence):
         return {
             TopicPartition(record.topic, record.partition): record.offset

@@ -30,6 +30,9 @@ _PRODUCER_IDS_RECORD = 15
 _FRAME_VERSION = 1
 _TOPIC_RESOURCE = 2
 _NO_BROKER_EPOCH = -1
+# Until the broker is there. One that led from the beginning would lose the partition when it
+# registers and get it again, while its coordinators read their logs.
+_NO_LEADER = -1
 _SNAPSHOT_HEADER = 3
 _SNAPSHOT_FOOTER = 4
 _NO_TAGGED_FIELDS = b"\0"
@@ -64,9 +67,9 @@ def encode_bootstrap(
     next_producer_id: int,
     timestamp_ms: int,
 ) -> bytes:
-    """Return the content of the file: all partitions are on the one broker, and led by it.
+    """Return the content of the file: all partitions are on the one broker, which is to lead them.
 
-    The leaders have an epoch of at least `leader_epoch`; producer ids are given out from
+    The leaders have an epoch above `leader_epoch`; producer ids are given out from
     `next_producer_id` on.
     """
 
@@ -94,7 +97,7 @@ def encode_bootstrap(
                     nodes,  # those in sync,
                     _array([]),  # being removed,
                     _array([]),  # being added.
-                    _INT32.pack(node_id),
+                    _INT32.pack(_NO_LEADER),
                     _INT32.pack(leader_epoch),
                     _INT32.pack(0),  # The epoch of this description.
                     directories,

@@ -2,7 +2,7 @@
 
 A broker has one or more (`log.dirs`), each with `meta.properties`. A running broker holds a lock on
 the file `.lock` in each of them. As long as `BrokerLogs` is open it holds these locks with others:
-no broker starts meanwhile.
+no broker starts during the work.
 
 What is there and is not imported is named, with the reason; nothing is passed over in silence but
 the files that every broker has.
@@ -34,7 +34,7 @@ from eoslog.fs.identity_files import (
 )
 from eoslog.fs.offline_log import base_offset_of
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.session.store_paths import MARKER_NAME
+from eoslog.session.paths import MARKER_NAME
 
 LOCK_NAME = ".lock"
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
@@ -101,9 +101,9 @@ class BrokerPartition(NamedTuple):
 class BrokerLogs:
     """Log directories of a stopped broker, as a context manager that keeps it stopped.
 
-    `unclean` are the directories that the broker did not close. Raises StoreInUseError if a broker
-    runs, CorruptRecordError for a file that is damaged, and StoreError, which names what it is, for
-    all else that keeps the directories from being imported.
+    `unclean` are the directories with partitions that the broker did not close. Raises
+    StoreInUseError if a broker runs, CorruptRecordError for a file that is damaged, and StoreError,
+    which names what it is, for all else that keeps the directories from being imported.
     """
 
     paths: Sequence[Path]
@@ -137,8 +137,6 @@ class BrokerLogs:
                 f"node {self.node_id} of cluster {self.cluster_id}: import one broker at a time"
             )
         was_closed = (path / MARKER_NAME).exists()
-        if not was_closed:
-            self.unclean.append(path)
         starts = read_checkpoint(path / LOG_START_OFFSET)
         points = read_checkpoint(path / RECOVERY_POINT)
         with named_os_errors(f"reading {path}"):
@@ -155,6 +153,9 @@ class BrokerLogs:
                 self.partitions[where] = BrokerPartition(
                     one, _topic_id(one), starts.get(where, 0), points.get(where, 0), was_closed
                 )
+                # Kafka leaves no mark in a `metadata.log.dir` of its own.
+                if not was_closed and path not in self.unclean:
+                    self.unclean.append(path)
 
     def _lock(self, path: Path) -> None:
         lock = path / LOCK_NAME

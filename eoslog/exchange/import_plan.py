@@ -17,6 +17,8 @@ from eoslog.common.config import (
     CLEANUP_POLICY,
     NO_LIMIT,
     TOPIC_SETTINGS,
+    kept_for_kafka,
+    parse_kafka_topic_config,
     parse_topic_config,
 )
 from eoslog.common.topic_name import (
@@ -44,17 +46,21 @@ from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS
 
 # The broker's names of topics' settings, and one more, which is kept for a later export.
 _BROKER_NAMES = {**BROKER_NAMES, "log.cleanup.policy": CLEANUP_POLICY}
+_OF_REMOTE_STORAGE = ("remote.", "local.retention.")
 _RETENTION = ("retention.ms", "retention.bytes")
 _SHOWN_MAX = 10
 
 
 @dataclass(frozen=True)
 class TopicSetting:
-    """A setting of a topic, or of something else that has settings, as its text."""
+    """A setting of a topic, or of something else that has settings, as its text; with the reason if
+    it is not taken over.
+    """
 
     of: str
     name: str
     value: str
+    reason: str = ""
 
 
 @dataclass
@@ -205,16 +211,19 @@ class ImportPlan:
         found: dict[str, int | str] = {}
         of_kafka = {one: value for one, value in self._of_kafka(name).items() if one not in given}
         for one, value in sorted(of_kafka.items()):
+            if one.startswith(_OF_REMOTE_STORAGE):
+                reason = "what is in remote storage does not come with the logs"
+                self.not_taken_over.append(TopicSetting(f"topic {name}", one, value, reason))
+                continue
             try:
-                found |= parse_topic_config({one: value})
-            except InvalidConfigError:
-                self.not_taken_over.append(TopicSetting(f"topic {name}", one, value))
-        found |= parse_topic_config(given)
-        # Kafka allows a record that is larger than a segment.
-        for one in ("segment.bytes", "max.message.bytes"):
-            if one in found and one not in given and not _is_lawful(found):
-                self.not_taken_over.append(TopicSetting(f"topic {name}", one, str(found.pop(one))))
-        parse_topic_config(found)
+                found |= parse_kafka_topic_config({one: value})
+            except InvalidConfigError as error:
+                reason = str(error)
+                self.not_taken_over.append(TopicSetting(f"topic {name}", one, value, reason))
+        found |= parse_topic_config(given, may_compact=True)
+        for one, value in kept_for_kafka(found).items():
+            if not _is_lawful({one: value}):
+                self.not_applied.append(TopicSetting(f"topic {name}", one, value))
         policy = str(found.get(CLEANUP_POLICY, TOPIC_SETTINGS[CLEANUP_POLICY].default))
         if "compact" in policy:
             self.not_applied.append(TopicSetting(f"topic {name}", CLEANUP_POLICY, policy))
@@ -245,7 +254,8 @@ class ImportPlan:
                 # Some values describe what a store does anyway.
                 if of_broker and (name in _BROKER_NAMES or _is_lawful({name: value})):
                     continue
-                self.not_taken_over.append(TopicSetting(str(resource), name, value))
+                reason = "a store has no such setting"
+                self.not_taken_over.append(TopicSetting(str(resource), name, value, reason))
 
 
 def _is_lawful(config: Mapping[str, object]) -> bool:

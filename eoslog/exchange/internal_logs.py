@@ -15,7 +15,7 @@ from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.common.record_fields import FieldCursor
 from eoslog.errors import CorruptRecordError, StoreError, UnsupportedCompressionTypeError
 from eoslog.fs.offline_log import OfflineLog
-from eoslog.groups.group_records import decode_members_key, decode_members_value
+from eoslog.groups.records import decode_members_key, decode_members_value
 from eoslog.transactions.state_key import NAME_BYTES_MAX, is_transaction_key, transactional_id_of
 
 # Records of newer kinds of groups begin with a type, and then the group, as all of this log do.
@@ -50,7 +50,7 @@ def other_groups(directories: Iterable[Path]) -> list[OtherGroup]:
     """
     found: set[OtherGroup] = set()
     for directory, record in _newest(directories):
-        with _of_record(directory, record):
+        with _of_what(directory, f"the record at offset {record.offset}"):
             other = _other_group(record)
         if other is not None:
             found.add(other)
@@ -74,7 +74,7 @@ def open_transactional_ids(directories: Iterable[Path]) -> list[OpenTransactiona
                 f"the transactional id {transactional_id[:40]!r}... is longer than the "
                 f"{NAME_BYTES_MAX} bytes that a store can index"
             )
-        with _of_record(directory, record):
+        with _of_what(directory, f"the record at offset {record.offset}"):
             fields = decode_transaction_value(record.value or b"")
         if fields["state"] in _OPEN_STATES:
             state = str(fields["state"])
@@ -83,13 +83,12 @@ def open_transactional_ids(directories: Iterable[Path]) -> list[OpenTransactiona
 
 
 @contextmanager
-def _of_record(directory: Path, record: Record) -> Iterator[None]:
-    """A block whose errors name the record."""
+def _of_what(directory: Path, what: str) -> Iterator[None]:
+    """A block whose errors name the directory, and what in it cannot be read."""
     try:
         yield
     except CorruptRecordError as error:
-        reason = f"the record at offset {record.offset}: {error.reason}"
-        raise CorruptRecordError(str(directory), 0, reason) from error
+        raise CorruptRecordError(str(directory), 0, f"{what}: {error.reason}") from error
 
 
 def _newest(directories: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
@@ -112,7 +111,9 @@ def _records(directory: Path) -> Iterator[Record]:
         if header.attributes & _COMPRESSION_BITS:
             raise UnsupportedCompressionTypeError(str(directory), 0, header.compression)
         if not header.is_control:
-            yield from decode_records(batch)
+            with _of_what(directory, f"the batch at offset {header.base_offset}"):
+                records = decode_records(batch)
+            yield from records
 
 
 def _other_group(record: Record) -> OtherGroup | None:

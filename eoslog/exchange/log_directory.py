@@ -13,7 +13,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.identity_files import META_PROPERTIES
-from eoslog.session.store_paths import MARKER_NAME
+from eoslog.session.paths import MARKER_NAME
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 _FIRST_LEADER_EPOCH = 0

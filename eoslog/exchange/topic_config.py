@@ -19,10 +19,11 @@ KAFKA_DEFAULTS: Mapping[str, int | str] = {
 }
 # A broker that finds less does not start.
 SEGMENT_BYTES_MIN = 1 << 20
+MIN_REPLICAS = "min.insync.replicas"
 
 
 def kafka_topic_config(effective: Mapping[str, int | str]) -> dict[str, str]:
-    """Return the settings that a broker needs to treat a topic as the store did."""
+    """Return the settings that a broker needs to treat a topic as it was treated before."""
     config = {**effective}
     config["segment.bytes"] = max(int(config["segment.bytes"]), SEGMENT_BYTES_MIN)
     return {name: str(value) for name, value in config.items() if KAFKA_DEFAULTS.get(name) != value}

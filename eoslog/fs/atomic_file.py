@@ -3,16 +3,20 @@
 The new content goes to `<name>.tmp`, is synced, takes the name by a rename, and the directory is
 synced: after a power cut the file is the old one or the new one. Without the first sync a rename
 may reach the disk before the bytes do.
+
+`<name>.tmp` is written over, not made again: where room was reserved for it, it has its blocks
+already, and a full disk does not keep the file from being replaced.
 """
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import open_regular, sync_path
+from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_path
 from eoslog.errors import CorruptRecordError, StoreError, StoreFailedError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import private_opener
+from eoslog.fs.private_files import FILE_MODE
 
 TEMPORARY_SUFFIX = ".tmp"
 # The list of a million topics is shorter.
@@ -50,15 +54,36 @@ def _aside(path: Path) -> Path:
     return path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
+def reserve_room(path: Path, size_bytes: int) -> None:
+    """Have the next `write_atomically` of a file find room for so many bytes, however full the disk
+    is by then. It does nothing if there is no room now. The caller keeps others from writing.
+    """
+    with suppress(OSError), _opened_aside(path) as descriptor:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+
+
+def give_room_back(path: Path) -> None:
+    """Give back the room that was reserved for a file."""
+    with named_os_errors(f"removing {_aside(path)}"):
+        _aside(path).unlink(missing_ok=True)
+
+
+def _opened_aside(path: Path) -> FileDescriptor:
+    aside = _aside(path)
+    with suppress(FileNotFoundError):
+        if aside.samefile(path):
+            aside.unlink()  # A power cut undid one half of a rename: the file has both names.
+    return FileDescriptor(aside, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+
+
 def _write_aside(path: Path, content: bytes, *, sync: bool) -> None:
-    with (
-        named_os_errors(f"writing {path}"),
-        open(_aside(path), "wb", opener=private_opener) as file,
-    ):
-        file.write(content)
-        file.flush()
+    with named_os_errors(f"writing {path}"), _opened_aside(path) as descriptor:
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        os.ftruncate(descriptor, len(content))
         if sync:
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
 
 
 def _put_in_place(path: Path) -> None:

@@ -24,17 +24,10 @@ CHECKPOINT_VERSION = 0
 SUM_NAME = "#crc32c#"
 
 
-def write_checkpoint(
-    path: Path, offsets: Mapping[TopicPartition, int], *, sync: bool = True
-) -> None:
-    """Replace the checkpoint by these offsets, sorted by topic and partition."""
-    write_checkpoints({path: offsets}, sync=sync)
-
-
 def write_checkpoints(
     checkpoints: Mapping[Path, Mapping[TopicPartition, int]], *, sync: bool = True
 ) -> None:
-    """Replace several checkpoints of one directory, which is synced once."""
+    """Replace checkpoints of one directory by these offsets; the directory is synced once."""
     contents = {path: _content(path, offsets) for path, offsets in checkpoints.items()}
     write_each_atomically(contents, sync=sync)
 

@@ -8,6 +8,8 @@ one each.
 """
 
 import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,8 +99,8 @@ def process_namespace() -> str:
 def _parsed(line: str) -> Mount | None:
     fields = line.split(" ")
     try:
-        behind = fields.index("-", 6)
-        return Mount(fields[behind + 1], _unescaped(fields[behind + 2]), _unescaped(fields[4]))
+        hyphen = fields.index("-", 6)
+        return Mount(fields[hyphen + 1], _unescaped(fields[hyphen + 2]), _unescaped(fields[4]))
     except (ValueError, IndexError):
         return None
 
@@ -112,3 +114,13 @@ def _unescaped(text: str) -> str:
     for escaped, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n")):
         text = text.replace(escaped, character)
     return text.replace("\\134", "\\")
+
+
+def raise_open_files() -> None:
+    """Raise how many files this process may have open to the most that it may set itself.
+
+    Programs that it starts inherit that.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -6,17 +6,16 @@ removes it. A power cut leaves nothing under the name, or all of it.
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
 from eoslog.errors import StoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import make_directories
+from eoslog.fs.private_files import make_outer_directories, remove_directory
 
 
 class NewDirectory:
@@ -36,26 +35,34 @@ class NewDirectory:
 
     def publish(self, built: Path) -> None:
         """Sync what was built, the workspace or a directory in it, and give it the name; durable on
-        return.
+        return. An error takes the name back.
         """
-        if not sync_file_system(self._descriptor):
+        with named_os_errors(f"syncing the file system of {self._target}"):
+            reports_errors = sync_file_system(self._descriptor)
+        if not reports_errors:
             _sync_tree(built)
         check_free(self._target, self._refusal)
-        with named_os_errors(f"creating {self._target}"):
-            built.replace(self._target)
-        sync_directory(self._target.parent)
+        try:
+            with named_os_errors(f"creating {self._target}"):
+                built.replace(self._target)
+            sync_directory(self._target.parent)
+        except BaseException:
+            # What another process put there is not renamed to where `built` still is.
+            with suppress(OSError):
+                self._target.replace(built)
+            raise
 
 
 @contextmanager
 def new_directory(target: Path, refusal: type[StoreError]) -> Iterator[NewDirectory]:
     """Make a directory in steps; it is there, as a whole, once it was published.
 
-    Raises `refusal` if the name is taken, then too if it was taken meanwhile; StoreFullError,
+    Raises `refusal` if the name is taken, also if it was taken during the work; StoreFullError,
     StoreReadOnlyError, StoreFailedError.
     """
     check_free(target, refusal)
     with named_os_errors(f"making a directory beside {target}"):
-        make_directories(target.parent)
+        make_outer_directories(target.parent)
         workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.eoslog-", dir=target.parent))
     try:
         # Opened first, so that its sync reports each write that failed.
@@ -64,7 +71,8 @@ def new_directory(target: Path, refusal: type[StoreError]) -> Iterator[NewDirect
         with opened as descriptor:
             yield NewDirectory(target, workspace, refusal, descriptor)
     finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        with suppress(OSError):
+            remove_directory(workspace)
 
 
 def check_free(target: Path, refusal: type[StoreError]) -> None:
@@ -80,7 +88,11 @@ def check_free(target: Path, refusal: type[StoreError]) -> None:
 
 
 def _sync_tree(path: Path) -> None:
-    for directory, _, names in os.walk(path):
-        for name in names:
-            sync_file(Path(directory, name))
-        sync_directory(Path(directory))
+    with named_os_errors(f"reading {path}"):
+        found = list(path.iterdir())
+    for one in found:
+        if one.is_dir() and not one.is_symlink():
+            _sync_tree(one)
+        else:
+            sync_file(one)
+    sync_directory(path)

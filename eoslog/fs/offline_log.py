@@ -68,7 +68,7 @@ class OfflineLog:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last whole batch of the newest segment."""
+        """Offset after the last whole batch of the newest segment."""
         offset = 0
         for path in self.segments[-1:]:
             offset = base_offset_of(path)

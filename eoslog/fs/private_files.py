@@ -2,22 +2,28 @@
 and removed.
 
 Anyone who can read and write the files may read a record or forge a decision: there is no other
-guard. So all processes of a store run as one user.
+guard. So all processes of a store run as one user, or as root: what root makes in a store belongs
+to the owner of the directory that it is in, which is that user.
 """
 
 import errno
 import os
-from functools import partial
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor
+from eoslog.bindings.file_descriptor import FileDescriptor, make_directories, make_directory
+
+__all__ = [
+    "DIRECTORY_MODE",
+    "FILE_MODE",
+    "make_directories",
+    "make_directory",
+    "make_file",
+    "make_outer_directories",
+    "remove_directory",
+]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-
-# For `open`: a file that is made is its user's alone. All of it is C: between two steps of Python a
-# signal's handler could lose the descriptor.
-private_opener = partial(os.open, mode=FILE_MODE)
 
 
 def make_file(path: Path) -> None:
@@ -25,8 +31,10 @@ def make_file(path: Path) -> None:
     FileDescriptor(path, os.O_WRONLY | os.O_CREAT, FILE_MODE).close()
 
 
-def make_directories(path: Path) -> None:
-    """Make a directory, and those above it that are missing; one that is there stays as it is."""
+def make_outer_directories(path: Path) -> None:
+    """Make a directory that is in no store, and those above it that are missing, for the process's
+    user; one that is there stays as it is.
+    """
     missing = []
     for directory in (path, *path.parents):
         if directory.is_dir():
@@ -37,8 +45,8 @@ def make_directories(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory with all that is in it. Raises OSError; FileNotFoundError where somebody
-    else removes something of it just now.
+    """Remove a directory with all that is in it. Raises OSError: FileNotFoundError if another
+    thread or process removes something in it at the same time.
     """
     # Not by `shutil.rmtree`: it closes a directory's descriptor a second time where a signal's
     # handler raises right after the first, and the number may be another thread's file by then.

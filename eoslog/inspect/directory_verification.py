@@ -6,13 +6,13 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.identity_files import PARTITION_METADATA, read_partition_metadata
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import Problem, problem, problem_of
 from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 
 
 def verify_directories(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:
-    """Report what lies where no topic has anything. No topic is created or deleted meanwhile.
+    """Report what lies where no topic has anything. The caller keeps topics from coming and going.
 
     A creation that was cut short leaves directories with their metadata alone; the next one of the
     name takes them over, and so they are no problem. Missing ones are met when they are opened.

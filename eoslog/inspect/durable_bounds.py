@@ -24,17 +24,17 @@ from eoslog.errors import CorruptRecordError, StagedCommitError
 from eoslog.fs.identity_files import id_bytes, read_partition_metadata
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.groups.group_offsets_state import GroupOffsetsState
-from eoslog.session.store_paths import StorePaths
-from eoslog.staging.staged_application import COMPLETE, PREPARED
-from eoslog.staging.staged_job import (
+from eoslog.groups.offsets_state import GroupOffsetsState
+from eoslog.session.paths import StorePaths
+from eoslog.staging.application import COMPLETE, PREPARED
+from eoslog.staging.job import (
     StagedJob,
     bounds_of_record,
     job_of_record,
     topic_ids_of_record,
 )
-from eoslog.staging.staged_names import run_path
-from eoslog.staging.staged_spans import JobSpan
+from eoslog.staging.names import run_path
+from eoslog.staging.spans import JobSpan
 from eoslog.storage.topic_registry import partition_directories
 from eoslog.transactions.state_key import (
     APPLICATION,

@@ -13,6 +13,7 @@ from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
 from eoslog.fs.locked_file_reader import LockedFileReader, open_locked
 from eoslog.inspect.record_decoders import Decoder
+from eoslog.storage.damage import UNREADABLE
 from eoslog.storage.partition_directory import base_offset_of
 
 Fields = dict[str, Any]
@@ -69,11 +70,11 @@ def _batches(
 
     A batch with a wrong checksum is shown as not valid, and the walk goes on after it. Bytes that
     are no batch end the walk: it yields how many are left, and raises CorruptRecordError. Records
-    of a compressed batch cannot be shown: UnsupportedCompressionTypeError is raised at the end. A
-    key or value that the decoder cannot read is shown as it is.
+    that cannot be read, those of a compressed batch too, are left out: the first error is raised at
+    the end. A key or value that the decoder cannot read is shown as it is.
     """
     position_bytes = 0
-    unreadable: UnsupportedCompressionTypeError | None = None
+    unreadable: CorruptRecordError | UnsupportedCompressionTypeError | None = None
     while prefix := file.read(position_bytes, _BATCH_PREFIX.size):
         if not any(prefix) and _only_zeros(file, position_bytes):
             break
@@ -94,7 +95,7 @@ def _batches(
         if deep and fields["isvalid"]:
             try:
                 yield from _records(path, batch, fields, decoder)
-            except UnsupportedCompressionTypeError as error:
+            except UNREADABLE as error:
                 unreadable = unreadable or error
         position_bytes += batch_bytes
     if unreadable is not None:
@@ -140,7 +141,6 @@ def _batch_fields(batch: bytes, position_bytes: int) -> Fields:
     last_sequence = base_sequence
     if base_sequence >= 0:
         last_sequence = (base_sequence + last_offset_delta) % _SEQUENCE_MODULUS
-    timestamp_name = "LogAppendTime" if attributes & _LOG_APPEND_TIME else "CreateTime"
     codec = attributes & 0x07
     return {
         "baseOffset": base_offset,
@@ -156,7 +156,7 @@ def _batch_fields(batch: bytes, position_bytes: int) -> Fields:
         # Where it is set, the first timestamp is that of when tombstones and markers may go.
         "deleteHorizonMs": base_timestamp if attributes & _DELETE_HORIZON else None,
         "position": position_bytes,
-        timestamp_name: max_timestamp,
+        _time_name(attributes): max_timestamp,
         "size": len(batch),
         "magic": magic,
         "compresscodec": _CODECS[codec] if codec < len(_CODECS) else str(codec),
@@ -165,21 +165,29 @@ def _batch_fields(batch: bytes, position_bytes: int) -> Fields:
     }
 
 
+def _time_name(attributes: int) -> str:
+    return "LogAppendTime" if attributes & _LOG_APPEND_TIME else "CreateTime"
+
+
 def _records(
     path: Path, batch: bytes, batch_fields: Fields, decoder: Decoder | None
 ) -> Iterator[Fields]:
     codec = batch_fields["compresscodec"]
     if codec != "none":
         raise UnsupportedCompressionTypeError(str(path), batch_fields["position"], codec)
-    header = iter_batches(batch)[0]
-    for record in decode_records(batch):
+    try:
+        header, records = iter_batches(batch)[0], decode_records(batch)
+    except CorruptRecordError as error:
+        position_bytes = batch_fields["position"] + error.position_bytes
+        raise CorruptRecordError(str(path), position_bytes, error.reason) from error
+    for record in records:
         sequence = -1
         if header.base_sequence >= 0:
             delta = record.offset - header.base_offset
             sequence = (header.base_sequence + delta) % _SEQUENCE_MODULUS
         fields: Fields = {
             "offset": record.offset,
-            "CreateTime": record.timestamp_ms,
+            _time_name(header.attributes): record.timestamp_ms,
             "keySize": -1 if record.key is None else len(record.key),
             "valueSize": -1 if record.value is None else len(record.value),
             "sequence": sequence,

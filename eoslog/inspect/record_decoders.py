@@ -112,7 +112,8 @@ def _parse_type(name: str, tokens: list[str], tag: int | None = None) -> _Field:
     nullable = bool(tokens) and tokens[-1] == "?"
     if nullable:
         tokens.pop()
-    default: Any = {"[": [], "{": None, "uuid": _NO_UUID}.get(kind, 0)
+    of_struct = {field.name: field.default for field in inner}
+    default: Any = {"[": [], "{": of_struct, "uuid": _NO_UUID}.get(kind, 0)
     if tokens and tokens[-1].startswith("="):
         default = int(tokens.pop()[1:])
     return _Field(name, kind, nullable, inner, tag, default)
@@ -152,9 +153,7 @@ class _Reader:
         if kind == "uuid":
             return base64.urlsafe_b64encode(self._take(_UUID_BYTES)).decode().rstrip("=")
         if kind == "{":
-            if field.nullable and self._value(_Field("", "int8", False, (), None, 0)) < 0:
-                return None
-            return self.struct(field.inner)
+            return None if field.nullable and self._is_null(field) else self.struct(field.inner)
         count = self._length(wide=kind != "string")
         if count < 0:
             if field.nullable:
@@ -173,6 +172,11 @@ class _Reader:
         if count > _STRING_BYTES_MAX:
             raise ValueError(f"string field {field.name} had invalid length {count}")
         return self._array(count).decode("utf-8", "replace")
+
+    def _is_null(self, struct_field: _Field) -> bool:
+        if struct_field.tag is not None:
+            return self._varint() <= 0
+        return int(_NUMBERS["int8"].unpack(self._take(1))[0]) < 0
 
     def _length(self, *, wide: bool) -> int:
         if self._flexible:

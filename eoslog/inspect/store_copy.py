@@ -10,13 +10,14 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eoslog.errors import CorruptRecordError, EoslogError, StoreFullError
 from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import DIRECTORY_MODE, remove_directory
 
 _NAME_PREFIX = ".eoslog-copy-"
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -36,20 +37,25 @@ def copied_store(root: Path) -> Iterator[Path]:
             copy_store(root, copy)
         yield copy
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):
+            remove_directory(place)
 
 
 @contextmanager
-def as_if_in(path: Path, copy: Path) -> Iterator[None]:
-    """Have errors name the store and not its copy."""
+def as_if_in(shown: Mapping[Path, Path]) -> Iterator[None]:
+    """Have errors name, instead of a copy, the path that it is shown as; of paths in one another
+    the longest counts.
+    """
     try:
         yield
     except EoslogError as error:
-        error.args = tuple(
-            one.replace(str(copy), str(path)) if isinstance(one, str) else one for one in error.args
-        )
-        if isinstance(error, CorruptRecordError):
-            error.path = error.path.replace(str(copy), str(path))
+        for copy in sorted(shown, key=lambda path: len(str(path)), reverse=True):
+            old, new = str(copy), str(shown[copy])
+            error.args = tuple(
+                one.replace(old, new) if isinstance(one, str) else one for one in error.args
+            )
+            if isinstance(error, CorruptRecordError):
+                error.path = error.path.replace(old, new)
         raise
 
 
@@ -100,7 +106,7 @@ class _Copy:
         self._names: dict[tuple[int, int], Path] = {}  # Of files with several names.
 
     def directory(self, source: Path, target: Path) -> None:
-        target.mkdir()
+        target.mkdir(DIRECTORY_MODE)
         for path in sorted(source.iterdir()):
             if path in self._leaves_out:
                 continue

@@ -14,28 +14,35 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eoslog.bindings.file_descriptor import open_private
 from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT
-from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.fs.identity_files import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_partition_metadata,
+)
 from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import make_directories, private_opener
+from eoslog.fs.private_files import make_directories
 from eoslog.inspect.durable_bounds import DurableBounds, read_durable_bounds, synced_by_page
 from eoslog.inspect.store_verification import Checkpoints, lost_partitions, read_checkpoints
-from eoslog.inspect.transaction_verification import AHEAD, BEHIND
-from eoslog.session.store_directory import why_no_store
-from eoslog.session.store_lock import StoreLock
-from eoslog.session.store_paths import StorePaths
+from eoslog.inspect.transaction_verification import AHEAD, OLDER
+from eoslog.session.directory import why_no_store
+from eoslog.session.lock import StoreLock
+from eoslog.session.paths import StorePaths
+from eoslog.staging.lost_files import LostFiles, is_of_damaged, is_of_lost
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.damage import Problem, is_damage, lost_end
 from eoslog.storage.journal_replay import journal_files, replay_journals
 from eoslog.storage.legal_holes import has_control_page
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
-from eoslog.storage.topic_registry import partition_directories, read_topics
+from eoslog.storage.topic_registry import partition_directories
+from eoslog.upgrade import read_topics
 
 _DERIVED = (".index", ".timeindex", ".txnindex")
 _COPY_BYTES = 1 << 20
@@ -58,6 +65,27 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what} ({self.bytes} bytes, kept as {self.kept}): {self.reason}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something of a staged job that is gone, which a repair completes without it."""
+
+    path: Path
+    what: str
+    bytes: int
+    reason: str
+
+    @classmethod
+    def of(cls, lost: LostFiles) -> "Loss":
+        reason = f"version {lost.version} of application {lost.app_id!r} was decided"
+        return cls(lost.path, lost.what, lost.bytes, reason)
+
+    def described(self) -> dict[str, object]:
+        return {**vars(self), "path": str(self.path), "kept": None}
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what} ({self.bytes} bytes lost): {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -201,7 +229,9 @@ class StoreRepair:
     # What is derived.
 
     def remedies(self, problems: Iterable[Problem]) -> tuple[list[Change], list[Refusal]]:
-        """Return the files to set aside so that they are made again, and the problems left."""
+        """Return the files to set aside so that they are made again, and the problems left; not
+        those of lost staged files.
+        """
         changes: dict[Path, Change] = {}
         refused = []
         for one in problems:
@@ -210,9 +240,12 @@ class StoreRepair:
             is_rewritten = path.name.endswith("-checkpoint") and reason.startswith(
                 "not a checkpoint"
             )
-            if path in changes or is_rewritten or not is_damage(one):
+            if path in changes or is_rewritten or is_of_lost(one) or not is_damage(one):
                 continue
-            advice = TORN_ADVICE if reason.startswith((AHEAD, BEHIND)) else self._why_not(path)
+            if is_of_damaged(one):
+                changes[path] = self._set_staged_aside(path, len(changes), reason)
+                continue
+            advice = TORN_ADVICE if reason.startswith((AHEAD, OLDER)) else self._why_not(path)
             if advice is None:
                 changes[path] = self._set_aside(path, reason)
             else:
@@ -230,8 +263,10 @@ class StoreRepair:
         return self._paths.state / LMDB_NAME
 
     def _why_not(self, path: Path) -> str | None:
-        """Return why a file cannot be made again from the log; None if it can."""
-        if path.suffix in _DERIVED or path.suffix == ".snapshot":
+        """Return why a file cannot be made again, from the log or the list of topics; None if it
+        can.
+        """
+        if _is_derived(path) or (path.name == PARTITION_METADATA and _is_unreadable(path)):
             return None
         if path == self._lmdb:
             return self._why_lmdb_is_needed()
@@ -255,22 +290,42 @@ class StoreRepair:
         return None
 
     def _set_aside(self, path: Path, reason: str) -> Change:
-        place = self._paths.cut
-        if path.suffix in _DERIVED or path.suffix == ".snapshot":
+        place, source = self._paths.cut, "log"
+        if _is_derived(path):
             place = place / path.parent.name
+        elif path.name == PARTITION_METADATA:
+            place, source = place / path.parent.name, "list of topics"
         kept = place / f"{path.name}.{self._now_ms}"
         files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
         size = sum(one.stat().st_size for one in files)
-        return Change(path, "set aside, to be rebuilt from the log", kept, size, reason)
+        return Change(path, f"set aside, to be rebuilt from the {source}", kept, size, reason)
+
+    def _set_staged_aside(self, path: Path, number: int, reason: str) -> Change:
+        kept = self._paths.cut / f"staged-file.{number}.{self._now_ms}"
+        what = "set aside, so that its job can be completed without it"
+        return Change(path, what, kept, path.lstat().st_size, reason)
 
     def set_aside(self, changes: Iterable[Change]) -> None:
         """Set the files aside; each by one rename, which is durable on return."""
         for change in changes:
             with named_os_errors(f"setting {change.path} aside"):
-                change.kept.parent.mkdir(parents=True, exist_ok=True)
+                make_directories(change.kept.parent)
                 change.path.rename(change.kept)
             sync_directory(change.kept.parent)
             sync_directory(change.path.parent)
+
+
+def _is_derived(path: Path) -> bool:
+    return path.suffix in (*_DERIVED, ".snapshot")
+
+
+def _is_unreadable(metadata: Path) -> bool:
+    """True if the metadata of a partition names no topic, and not another one."""
+    try:
+        read_partition_metadata(metadata.parent)
+    except CorruptRecordError:
+        return True
+    return False
 
 
 def _refusal(
@@ -315,15 +370,19 @@ def _cut(tail: BrokenTail) -> None:
 
 def _keep(tail: BrokenTail, kept: Path) -> None:
     """Copy what is cut off; it is on the disk on return, under its name."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    _copy(tail.path, tail.position_bytes, tail.bytes, kept)
-    sync_file(kept)
+    make_directories(kept.parent)
+    try:
+        _copy(tail.path, tail.position_bytes, tail.bytes, kept)
+        sync_file(kept)
+    except BaseException:
+        kept.unlink(missing_ok=True)  # The next try has another name.
+        raise
     sync_directory(kept.parent)
 
 
 def _copy(path: Path, position_bytes: int, size_bytes: int, to: Path) -> None:
     """Copy so many bytes of a file from a position on."""
-    with path.open("rb") as source, open(to, "wb", opener=private_opener) as target:
+    with path.open("rb") as source, open(to, "wb", opener=open_private) as target:
         source.seek(position_bytes)
         left = size_bytes
         while left:

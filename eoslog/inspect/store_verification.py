@@ -22,18 +22,18 @@ from eoslog.fs.checkpoint_file import (
     RECOVERY_POINT,
     read_checkpoint,
 )
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex, KeptOffsets
-from eoslog.groups.group_offsets_state import GroupOffsetsState, RowKey
+from eoslog.groups.offsets_index import GroupOffsetsIndex, KeptOffsets
+from eoslog.groups.offsets_state import GroupOffsetsState, RowKey
 from eoslog.inspect.directory_verification import verify_directories
 from eoslog.inspect.transaction_log_verification import TransactionLogVerification
-from eoslog.inspect.transaction_verification import BEHIND, TORN, FollowedTransactions, behind
-from eoslog.session.store_paths import StorePaths
+from eoslog.inspect.transaction_verification import OLDER, TORN, FollowedTransactions, missing_ends
+from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import lost_by_pages
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.unified_log import UnifiedLog
 
 Progress = Callable[[int, int, TopicPartition], None]
 Checkpoints = dict[str, dict[TopicPartition, int]]
@@ -66,7 +66,7 @@ class StoreVerification:
     def problems(self, progress: Progress | None) -> list[Problem]:
         """Return a dict of path, position_bytes and reason for each problem of the store.
 
-        A topic that another process or thread deletes meanwhile is left out, also if it makes a new
+        A topic that another process or thread deletes now is left out, also if it makes a new
         one of that name.
         """
         topics = self.registry.all()
@@ -93,7 +93,7 @@ class StoreVerification:
         found += [
             problem(self.paths.partition(where), reason)
             for topic in topics
-            for where, reason in behind(self._followed.get(topic.name, []))
+            for where, reason in missing_ends(self._followed.get(topic.name, []))
             if self.registry.get(topic.name) == topic
         ]
         return found + self.verify_staged()
@@ -101,7 +101,7 @@ class StoreVerification:
     def _of_partition_if_there(
         self, topic: TopicDescription, where: TopicPartition
     ) -> list[Problem]:
-        """Return the problems of a partition; none if its topic was deleted meanwhile."""
+        """Return the problems of a partition; none if its topic was deleted."""
         try:
             found = self._of_partition(topic, where)
         except EoslogError:
@@ -136,7 +136,7 @@ class StoreVerification:
         end = partition.log_end_offset
         reached, job = self._jobs_reached.get(where, (0, ""))
         if reached > end:
-            reason = f"{BEHIND}{job} is complete, and went up to offset {reached}; the log ends at "
+            reason = f"{OLDER}{job} is complete, and went up to offset {reached}; the log ends at "
             found.append(problem(partition.path, f"{reason}{end}{TORN}"))
         # A high watermark may be beyond the end: a power cut takes what was not synced.
         for name in (RECOVERY_POINT, LOG_START_OFFSET):
@@ -146,7 +146,7 @@ class StoreVerification:
                 found.append(problem(self.paths.root / name, reason))
         return found
 
-    def _opened(self, where: TopicPartition) -> Partition | None:
+    def _opened(self, where: TopicPartition) -> UnifiedLog | None:
         topic = self.registry.get(where.topic)
         if topic is not None and topic.internal:
             return self.partitions.internal_partition(where.topic, where.partition)
@@ -195,7 +195,7 @@ def lost_partitions(
     return problems
 
 
-def _verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Problem]:
+def _verify_groups(partition: UnifiedLog, index: GroupOffsetsIndex) -> list[Problem]:
     """Check that LMDB holds what a replay of a partition of `__consumer_offsets` gives."""
     try:
         kept = index.read(partition.partition)
@@ -208,10 +208,10 @@ def _verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Probl
     except UNREADABLE as error:
         return [problem_of(error)]
     except OffsetOutOfRangeError:
-        return []  # Another process compacted it meanwhile: what was kept is older than the log.
+        return []  # Another process compacted it since: what was kept is older than the log.
 
 
-def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> list[Problem]:
+def _differences(partition: UnifiedLog, kept: KeptOffsets | None, path: Path) -> list[Problem]:
     where = partition.topic_partition
     start, end = partition.log_start_offset, partition.log_end_offset
     if kept is not None and kept.offset > end:
@@ -233,7 +233,7 @@ def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> 
     return [problem(path, reason) for reason in wrong]
 
 
-def _replayed(partition: Partition, offset: int, upper_bound: int) -> GroupOffsetsState:
+def _replayed(partition: UnifiedLog, offset: int, upper_bound: int) -> GroupOffsetsState:
     """Replay the records of groups in the log, from an offset on.
 
     Raises CorruptRecordError, and OffsetOutOfRangeError if it begins further up by now.

@@ -17,11 +17,11 @@ from eoslog.errors import CorruptRecordError
 from eoslog.fs.identity_files import read_meta_properties
 from eoslog.inspect.durable_bounds import decided_job, job_parts
 from eoslog.inspect.transaction_verification import DecidedTransactions
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_partition import records_from
 from eoslog.transactions.named_producers import NamedIdentity
 from eoslog.transactions.state_key import (
@@ -29,7 +29,7 @@ from eoslog.transactions.state_key import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     RECENT_JOBS,
-    TYPE_BYTES,
+    is_known_key,
     is_transaction_key,
     name_of,
     transactional_id_of,
@@ -107,7 +107,7 @@ class _PartitionCheck:
 
     def __init__(
         self,
-        partition: Partition,
+        partition: UnifiedLog,
         index: ProducerStateStore,
         decided: DecidedTransactions,
         staging: Path,
@@ -161,7 +161,7 @@ class _PartitionCheck:
 
     def _follow(self, record: Record) -> None:
         key, value = record.key, record.value
-        if key is None or len(key) < TYPE_BYTES:
+        if key is None or not is_known_key(key):
             return
         before = self._newest.get(key)
         self._newest[key] = _Newest(value, record.offset)
@@ -169,7 +169,7 @@ class _PartitionCheck:
             return
         if is_transaction_key(key):
             self._follow_transaction(transactional_id_of(key), before, value, record.offset)
-        elif type_of(key) >= PRODUCER_ID_BLOCK:
+        else:
             self._follow_own(key, value, record.offset)
         if type_of(key) in (APPLICATION, RECENT_JOBS):
             self.of_jobs.append((key, value))
@@ -229,7 +229,7 @@ class _PartitionCheck:
             found = state.get("next_producer_id")
             if not isinstance(found, int) or found < self._next_producer_id:
                 self._note(
-                    f"the block of producer ids ends at {found!r}, behind {self._next_producer_id}",
+                    f"the block of producer ids ends at {found!r}, below {self._next_producer_id}",
                     offset,
                 )
             else:

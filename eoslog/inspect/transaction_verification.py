@@ -1,12 +1,12 @@
 """Transactions in partitions, compared with the decisions in `__transaction_state`.
 
 A copy whose files are of different moments is found by this. A partition is ahead of
-`__transaction_state` if it has what no coordinator knows. It is behind if the end of a committed
+`__transaction_state` if it has what no coordinator knows. It is older if the end of a committed
 transaction is missing. The two are of one moment if each marker that commits was decided, and each
 transaction that is complete has its markers. What only deleted records could show is no problem.
 
 The store may be in use. A coordinator writes its record before anything is written to a partition:
-so what looks ahead is judged by records that are read after the partition, and what looks behind by
+so what looks ahead is judged by records that are read after the partition, and what looks older by
 those that were read before.
 
 Invariants of what is decided: a producer id's `epoch` is the highest one that its coordinator gave
@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 from eoslog.bindings.partition_log import OpenTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
-from eoslog.transactions.producer_ids import EPOCH_MAX
-from eoslog.transactions.transaction_entries import (
+from eoslog.transactions.entries import (
     EPOCH_BUMPING_VERSION,
     PREPARE_STATES,
     UNDECIDED_STATES,
 )
+from eoslog.transactions.producer_ids import EPOCH_MAX
 
 AHEAD = "ahead of __transaction_state: "
-BEHIND = "behind __transaction_state: "
+OLDER = "older than __transaction_state: "
 TORN = ". These files are not of one moment"
 _SHOWN_MAX = 10
 # By so much the clocks of a cluster's brokers may differ.
@@ -363,7 +363,7 @@ class FollowedTransactions:
     # For the engine.
 
     def begin(self, log_first_offset: int) -> None:
-        """Follow the log from here on; what was before it was deleted meanwhile."""
+        """Follow the log from here on; what was before it was deleted."""
         self._first_offset = log_first_offset
         self._is_whole = True
         self._first_marker_ms = None
@@ -475,7 +475,7 @@ class FollowedTransactions:
         return first is not None and first + _CLOCK_SKEW_MS < one.decided_ms
 
 
-def behind(of_topic: list[FollowedTransactions]) -> list[tuple[TopicPartition, str]]:
+def missing_ends(of_topic: list[FollowedTransactions]) -> list[tuple[TopicPartition, str]]:
     """Find where the end of a committed transaction is missing, in all partitions of one topic."""
     found = []
     for followed in of_topic:
@@ -483,6 +483,6 @@ def behind(of_topic: list[FollowedTransactions]) -> list[tuple[TopicPartition, s
         if missing:
             first = min(missing, key=lambda one: one.decided_ms)
             more = f", and that of {len(missing) - 1} more" if len(missing) > 1 else ""
-            reason = f"{BEHIND}{first}; its end is missing here{more}{TORN}"
+            reason = f"{OLDER}{first}; its end is missing here{more}{TORN}"
             found.append((followed.where, reason))
     return found

@@ -3,49 +3,47 @@
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from eoslog.session.background_thread import BackgroundThread
 
+# What waited and could not be appended is tried again after so long.
+RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 
-
-class LingeringProducer(Protocol):
-    """The part of a producer that the timer uses."""
-
-    def append_lingering(self) -> float | None:
-        """Append what waited long enough; return the seconds until the next call, or None."""
+# Appends what waited long enough; returns the seconds until the next call, or None.
+AppendLingering = Callable[[], float | None]
 
 
 class LingerTimer:
-    """Calls producers when they are due. Its thread starts with the first that waits."""
+    """Makes the calls of producers when they are due. Its thread starts with the first."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
-        self._due_s: dict[LingeringProducer, float] = {}
+        self._due_s: dict[AppendLingering, float] = {}
         self._thread = BackgroundThread("eoslog-linger", self._run)
         self._stopped = False
 
-    def add(self, producer: LingeringProducer, delay_s: float) -> None:
-        """Call the producer after `delay_s`, unless it waits already.
+    def add(self, append: AppendLingering, delay_s: float) -> None:
+        """Call a producer's `append` after `delay_s`, unless it waits already.
 
-        Raises OutOfMemoryError if no thread can be started: the producer is not called then.
+        Raises OutOfMemoryError if no thread can be started: it is not called then.
         """
         with self._lock:
-            if self._stopped or producer in self._due_s:
+            if self._stopped or append in self._due_s:
                 return
             self._thread.start()
-            self._due_s[producer] = time.monotonic() + delay_s
+            self._due_s[append] = time.monotonic() + delay_s
             self._condition.notify()
 
-    def remove(self, producer: LingeringProducer) -> None:
-        """Stop calling the producer."""
+    def remove(self, append: AppendLingering) -> None:
+        """Stop calling it."""
         with self._lock:
-            self._due_s.pop(producer, None)
+            self._due_s.pop(append, None)
 
     def stop(self) -> None:
-        """Stop calling producers; return when a call under way has ended."""
+        """Stop all calls; return when a call under way has ended."""
         with self._lock:
             self._stopped = True
             self._due_s.clear()
@@ -54,28 +52,28 @@ class LingerTimer:
 
     def _run(self) -> None:
         while True:
-            producer = self._next()
-            if producer is None:
+            append = self._next()
+            if append is None:
                 return
             try:
-                again_s = producer.append_lingering()
-            except Exception:  # The other producers go on.
+                again_s = append()
+            except Exception:
                 _log.exception("appending what a producer gathered")
-                continue
+                again_s = RETRY_S
             if again_s is not None:
-                self.add(producer, again_s)
+                self.add(append, again_s)
 
-    def _next(self) -> LingeringProducer | None:
-        """Wait for a producer that is due and return it; None once stopped."""
+    def _next(self) -> AppendLingering | None:
+        """Wait for a call that is due and return it; None once stopped."""
         with self._lock:
             while not self._stopped:
                 if not self._due_s:
                     self._condition.wait()
                     continue
-                producer = min(self._due_s, key=self._due_s.__getitem__)
-                left_s = self._due_s[producer] - time.monotonic()
+                append = min(self._due_s, key=self._due_s.__getitem__)
+                left_s = self._due_s[append] - time.monotonic()
                 if left_s <= 0:
-                    del self._due_s[producer]
-                    return producer
+                    del self._due_s[append]
+                    return append
                 self._condition.wait(left_s)
             return None

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Never, Protocol
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.column_set import ColumnSet
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sequenced_log import SequencedLog
 from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.errors import OutOfOrderSequenceError
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -36,7 +37,7 @@ class SequencedPartition(SequencedLog):
 
     def __init__(
         self,
-        partition: Partition,
+        partition: UnifiedLog,
         producer_id: int,
         producer_epoch: int,
         position: int,
@@ -53,25 +54,19 @@ class SequencedPartition(SequencedLog):
             return NO_SEQUENCE
         return (self._next_sequence - 1) & SEQUENCE_MAX
 
-    def append_columns(
-        self, values: object, keys: object, timestamps: object, headers: object
-    ) -> AppendResult:
-        """Append all records of the columns. After an error `position` tells how many are in."""
+    def append_columns(self, columns: ColumnSet) -> AppendResult:
+        """Append all records of the columns. After an error `position` says how many are in."""
         if self._held is None:
-            return self._append_columns(values, keys, timestamps, headers)
+            return self._append_columns(columns)
         with self._held.lock:
             self._held.check()
-            return self._append_columns(values, keys, timestamps, headers)
+            return self._append_columns(columns)
 
-    def _append_columns(
-        self, values: object, keys: object, timestamps: object, headers: object
-    ) -> AppendResult:
+    def _append_columns(self, columns: ColumnSet) -> AppendResult:
         base_sequence = self._begin()
         result: AppendResult = self.partition.append_columns(
-            values,
-            keys,
-            timestamps,
-            headers,
+            columns,
+            timestamp_ms=0,  # Known to the columns.
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             base_sequence=base_sequence,
@@ -121,7 +116,7 @@ class SequencedPartition(SequencedLog):
     def refuse_duplicate(self, result: AppendResult) -> Never:
         """An append came back as one that was in the log before."""
         raise OutOfOrderSequenceError(
-            f"{self.partition.topic_partition}: somebody else wrote under producer id "
+            f"{self.partition.topic_partition}: another process wrote under producer id "
             f"{self._producer_id}, epoch {self._producer_epoch}, at offset {result.base_offset}"
         )
 

@@ -1,63 +1,205 @@
-"""A transactional producer's talk with its coordinator: registrations, appends, offsets, the end.
+"""A transactional producer's transactions: its state, its talk with its coordinator, the end.
 
 Invariants: nothing is sent twice under the same numbers. The order of locks: the producer's, then
 its coordinator's entry, then a partition's.
 """
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, Never, TypeVar
 
 from eoslog.bindings.accumulator import Accumulator, PartitionBuffer
+from eoslog.bindings.client_transaction import ClientTransaction
+from eoslog.bindings.column_set import ColumnSet
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, TransactionEntry, TransactionPart
 from eoslog.common import clock
-from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
+from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
+    ConcurrentAccessError,
     ConcurrentTransactionsError,
     EoslogError,
     FellBehindError,
     IllegalStateError,
+    InvalidProducerEpochError,
     InvalidTxnStateError,
+    LogClosedError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     StoreFailedError,
+    TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.producer.producer_parts import ProducerParts
+from eoslog.groups.metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.records import encode_plain_values
+from eoslog.producer.known_targets import KnownTargets
+from eoslog.producer.parts import ProducerParts
 from eoslog.producer.transaction_states import (
     CURABLE,
+    ENDED,
     HINTS,
+    OPEN,
+    SOURCES,
     ClientState,
+    Reaction,
     Request,
-    TransactionStates,
+    as_the_client_sees,
+    may_move,
+    reaction,
 )
-from eoslog.storage.partition import Partition
-from eoslog.transactions.transaction_owner import TransactionOwner, timed_out
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.transactions.owner import TransactionOwner, timed_out
 
 T = TypeVar("T")
 S = ClientState
 # A prepared transaction, and one whose commit or abort was interrupted.
 _COMPLETABLE = frozenset({S.PREPARED_TRANSACTION, S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION})
+# By number: looked up with every append.
+_STATES = tuple(ClientState)
 
 
-class TransactionManager(TransactionStates):
-    """Transactions of one producer in the log, decided by the coordinator's entry of its id."""
+class OpenedPart(NamedTuple):
+    """A partition, and what the coordinator's entry knows it by."""
+
+    partition: UnifiedLog
+    part: TransactionPart
+
+
+class TransactionManager(ClientTransaction):
+    """Transactions of one producer, in the log, decided by the coordinator's entry of its id.
+
+    The caller holds the producer's lock, which comes before that of the entry.
+    """
 
     def __init__(
         self, accumulator: Accumulator, parts: ProducerParts, transactional_id: str, timeout_ms: int
     ) -> None:
-        super().__init__(accumulator, parts, transactional_id)
+        self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
+        self.is_prepared = False  # The open transaction: only its answer ends it.
+        self.was_late = False  # It was aborted here, being older than its timeout.
         self.entry: TransactionEntry | None = None
-        # By partition: what the coordinator's entry knows it by.
-        self.opened: dict[TopicPartition, tuple[Partition, TransactionPart]] = {}
+        self.opened: dict[TopicPartition, OpenedPart] = {}
+        self._store_parts = parts
+        self._engine = parts.engine
+        self._coordinator = parts.coordinator
+        self._owner = TransactionOwner.here()
+        self._cause: EoslogError | None = None
+        self._is_cut_off = False  # A close found it open, and aborts it or has done so.
+        self._targets = KnownTargets()
         # Topics that were deleted under a transaction, and the id and epoch of that.
         self._deleted: dict[str, tuple[int, int]] = {}
-        self._coordinator = parts.coordinator
+        self.set_moves(
+            SOURCES, S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION
+        )
+
+    # State.
+
+    @property
+    def state(self) -> ClientState:
+        """State now."""
+        return _STATES[self.state_number]
+
+    def check_usable(self) -> None:
+        """Raise the error of a producer or a store that is closed or fenced."""
+        self.accumulator.check_refusal()
+        self._engine.check_open()
+
+    def check_appendable(self) -> None:
+        """Check that records are taken now."""
+        self.check_usable()
+        if self.state_number != S.IN_TRANSACTION:
+            self.no_move(S.IN_TRANSACTION)
+
+    def check_begin(self) -> None:
+        """Raise the error of a transaction that may not begin."""
+        self.check_usable()
+        self.look_again()
+
+    def no_move(self, target: int) -> Never:
+        """Raise the error for a call that does not fit the state."""
+        state = self.state
+        if state is S.ABORTABLE_ERROR:
+            cause = self._cause or "an error before"
+            raise TransactionAbortableError(f"{HINTS[state]}: {cause}") from self._cause
+        hint = HINTS[state]
+        if target == S.INITIALIZING and state in (S.READY, S.IN_TRANSACTION):
+            hint = "init_transactions() was called already"
+        raise IllegalStateError(
+            f"transactional id {self.transactional_id!r}, state {state.name}: {hint}"
+        )
+
+    @property
+    def is_ended(self) -> bool:
+        """True if the transaction of a block was ended there; what a close aborted was not."""
+        return self.state in ENDED and not self._is_cut_off
+
+    # Errors.
+
+    def record_refused(self, error: Exception) -> None:
+        """Take in that a record was refused: the transaction must not be committed without it."""
+        if self.state is S.IN_TRANSACTION and self.accumulator.refusal is None:
+            self._take_in(error, Request.PRODUCE)
+
+    def break_(self, error: Exception, request: Request) -> Never:
+        """Raise the error as the caller is to see it; what it means for this producer is done."""
+        seen = self._take_in(error, request)
+        if seen is not error:
+            raise seen from error
+        raise error
+
+    def _take_in(self, error: Exception, request: Request) -> Exception:
+        """Do what an error means for this producer; the error as the caller is to see it."""
+        if not isinstance(error, EoslogError) or isinstance(error, ConcurrentAccessError):
+            if self.state is S.COMMITTING_TRANSACTION:
+                self.move(S.PREPARED_TRANSACTION if self.is_prepared else S.ABORTABLE_ERROR)
+            return error
+        seen = as_the_client_sees(self._explained(error), request)
+        found = reaction(seen, request)
+        if found is Reaction.FATAL:
+            self.move(S.FATAL_ERROR)
+            again = copy.copy(seen)  # Without its traceback, which keeps records alive.
+            self.accumulator.refuse(lambda: copy.copy(again))
+        elif self.is_prepared and self.state is S.COMMITTING_TRANSACTION:
+            self.move(S.PREPARED_TRANSACTION)
+        elif found is Reaction.ABORTABLE and may_move(self.state, S.ABORTABLE_ERROR):
+            self._cause = seen
+            self.move(S.ABORTABLE_ERROR)
+        return seen
+
+    def _explained(self, error: EoslogError) -> EoslogError:
+        """Return the error with its cause: who took the id over, or the topic that was deleted,
+        also where a new one of its name does not know the sequences that went on.
+        """
+        if isinstance(error, OutOfOrderSequenceError):
+            own = (self.producer_id, self.producer_epoch)
+            for topic, of in self._deleted.items():
+                if of == own and str(error).startswith(f"{topic}-"):
+                    return UnknownTopicOrPartitionError(
+                        f"topic {topic!r} was deleted in the transaction, with records of it, and "
+                        f"made again: {error}"
+                    )
+        if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
+            return self._owner.explain(error)
+        if isinstance(error, LogClosedError) and not self._engine.is_closed():
+            deleted = f"a topic of the transaction was deleted: {error}"
+            return self._engine.failure or UnknownTopicOrPartitionError(deleted)
+        return error
+
+    def notice_replacement(self) -> None:
+        """Refuse records from now on if the transactional id was taken over.
+
+        Takes no lock: the caller holds another producer's. It only lets the user know sooner;
+        what keeps a fenced producer from writing is the entry.
+        """
+        reason = self._owner.fenced_because
+        if reason is not None and self.accumulator.refusal is None:
+            self.accumulator.refuse(lambda: ProducerFencedError(reason))
+
+    # The coordinator's entry.
 
     def initialize(self, keep_prepared: bool) -> PreparedTransaction | None:
         """Take the transactional id over; the prepared transaction that stays, or None."""
@@ -74,13 +216,7 @@ class TransactionManager(TransactionStates):
             self.break_(error, Request.INIT)
         self._owner = owner
         self.entry = found.entry
-        self.set_entry(
-            found.entry,
-            owner,
-            state_partition,
-            found.producer_id,
-            found.producer_epoch,
-        )
+        self.set_entry(found.entry, owner, state_partition, found.producer_id, found.producer_epoch)
         if found.prepared is None:
             self.move(S.READY)
         else:
@@ -89,11 +225,10 @@ class TransactionManager(TransactionStates):
             self.move(S.PREPARED_TRANSACTION)
         return found.prepared
 
-    # The coordinator's entry.
-
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
         """Call the entry; what stands in the way and can be put right is."""
         entry = self._known_entry()
+        self.wait_to_begin()
         looked = False
         while True:
             try:
@@ -117,7 +252,7 @@ class TransactionManager(TransactionStates):
         elif isinstance(error, PartitionLost):
             self._engine.check_open()
             if self._engine.find_partition(TopicPartition(error.topic, error.partition)):
-                raise StoreFailedError(f"{error}: open the store anew") from error
+                raise StoreFailedError(f"{error}: close the store and open it again") from error
             with entry.lock:
                 entry.drop_partition(error.topic, error.partition)
         elif not (
@@ -147,31 +282,14 @@ class TransactionManager(TransactionStates):
 
     # Writing.
 
-    def append(
-        self,
-        opened: tuple[Partition, TransactionPart],
-        values: object,
-        keys: object,
-        timestamps: object,
-        headers: object,
-    ) -> AppendResult:
+    def append(self, opened: OpenedPart, columns: ColumnSet) -> AppendResult:
         """Append columns to a partition, which is registered before."""
         self.check_in_time()
         partition, part = opened
-        moment_ms = clock.now_ms()
 
         def append(entry: TransactionEntry) -> AppendResult:
             self.register(partition)
-            return entry.append_columns(
-                self.producer_id,
-                self.producer_epoch,
-                part,
-                values,
-                keys,
-                timestamps,
-                headers,
-                timestamp_ms=moment_ms,
-            )
+            return entry.append_columns(self.producer_id, self.producer_epoch, part, columns)
 
         try:
             result = self._on_entry(append)
@@ -195,7 +313,7 @@ class TransactionManager(TransactionStates):
 
         self._on_entry(append)
         for buffer in buffers:
-            if isinstance(buffer.owner, Partition):
+            if isinstance(buffer.owner, UnifiedLog):
                 buffer.owner.note_append()
 
     def open_buffer(self, buffer: PartitionBuffer) -> None:
@@ -204,18 +322,19 @@ class TransactionManager(TransactionStates):
         self.check_gathered_for(buffer.topic, partition.topic_id)
         buffer.owner, buffer.part = partition, part
 
-    def opened_at(self, where: TopicPartition) -> tuple[Partition, TransactionPart]:
-        """Return a partition, and what the coordinator's entry knows it by, for an append."""
+    def opened_at(self, where: TopicPartition) -> OpenedPart:
+        """Return a partition for an append of columns."""
         try:
             return self._opened(where)
         except EoslogError as error:
             self.break_(error, Request.PRODUCE)
 
-    def _opened(self, where: TopicPartition) -> tuple[Partition, TransactionPart]:
+    def _opened(self, where: TopicPartition) -> OpenedPart:
         opened = self.opened.get(where)
         if opened is None:
             partition = self._coordinator.partition_of(*where)
-            opened = self.opened[where] = (partition, self._coordinator.part_of(*where))
+            opened = OpenedPart(partition, self._coordinator.part_of(*where))
+            self.opened[where] = opened
         return opened
 
     def send_offsets(
@@ -224,41 +343,162 @@ class TransactionManager(TransactionStates):
         group: str | ConsumerGroupMetadata,
     ) -> None:
         """Append a group's offsets to its partition, in the transaction."""
+        try:
+            if known := self._targets.find(group, offsets):
+                moment_ms = clock.now_ms()
+                values_now = encode_plain_values(offsets.values(), moment_ms)
+                if values_now is not None and self.append_offsets(known, values_now, moment_ms):
+                    return
+        except (*CURABLE, InvalidTxnStateError):
+            pass
+        except EoslogError as error:
+            self.break_(error, Request.OFFSETS)
         self.check_appendable()
         self.check_in_time()
         offsets_of_groups = self._store_parts.group_offsets
+        topics_count = offsets_of_groups.log.topics_count()
         try:
-            number, keys, values, topic_ids = offsets_of_groups.prepare_commit(group, offsets)
-        except EoslogError as error:
-            self.break_(error, Request.OFFSETS)
-        if not keys:
-            return
-        try:
+            prepared = offsets_of_groups.prepare_commit(group, offsets)
+            number, keys, values, topic_ids = prepared
+            if not keys:
+                return
             partition, part = self._opened(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-        except EoslogError as error:
-            self.break_(error, Request.OFFSETS)
-        moment_ms = clock.now_ms()
+            # One record of the coordinator for all partitions.
+            parts = [*self.unregistered_parts(), part]
+            moment_ms = clock.now_ms()
 
-        def append(entry: TransactionEntry) -> AppendResult:
-            self.register(partition)
-            # Until it is in, no other member of the group is given the partitions, and no deletion
-            # of a topic goes by.
-            with offsets_of_groups.committing(number, group, topic_ids):
-                return entry.append_offsets(
-                    self.producer_id,
-                    self.producer_epoch,
-                    part,
-                    values,
-                    keys,
-                    timestamp_ms=moment_ms,
-                )
+            def append(entry: TransactionEntry) -> None:
+                self.register(partition)
+                if len(parts) > 1:
+                    entry.add_partitions(self.producer_id, self.producer_epoch, parts)
+                # Until it is in, no other member of the group is given the partitions, and no
+                # deletion of a topic goes by.
+                with offsets_of_groups.writing(number):
+                    offsets_of_groups.check_prepared(number, group, topic_ids)
+                    entry.append_offsets(
+                        self.producer_id,
+                        self.producer_epoch,
+                        part,
+                        values,
+                        keys,
+                        timestamp_ms=moment_ms,
+                    )
 
-        try:
             self._on_entry(append)
         except EoslogError as error:
             self.break_(error, Request.OFFSETS)
+        target = offsets_of_groups.target_of(group, prepared, part, topics_count)
+        if target is not None:
+            self._targets.keep(group, topic_ids, target)
 
     # Its ends.
+
+    def drain(self, buffer: PartitionBuffer) -> None:
+        """Append a batch that is full, or that columns for its partition follow."""
+        try:
+            self.append_buffers([buffer])
+        except EoslogError as error:
+            self.break_(error, Request.PRODUCE)
+
+    def flush(self) -> None:
+        """Append what the open transaction gathered."""
+        self.check_usable()
+        if self.state is S.ABORTABLE_ERROR:
+            self.no_move(S.IN_TRANSACTION)
+        if self.state is not S.IN_TRANSACTION:
+            return
+        try:
+            self._append_all()
+        except EoslogError as error:
+            self.break_(error, Request.PRODUCE)
+
+    def _append_all(self) -> None:
+        touched = self.accumulator.touched_buffers()
+        filled = [one for one in touched if one.accumulator.record_count]
+        if filled:
+            self.append_buffers(filled)
+
+    def commit_otherwise(self) -> None:
+        """Commit in another state than an open transaction that takes records, or raise."""
+        self.check_usable()
+        if self.state is not S.COMMITTING_TRANSACTION:
+            self.move(S.COMMITTING_TRANSACTION)
+        self.check_in_time()
+        self._over(self._commit_on())
+
+    def commit_failed(self, error: Exception) -> tuple[int, int]:
+        """Go on with a commit that failed, where that can be; the numbers of the next one."""
+        if not isinstance(error, (*CURABLE, InvalidTxnStateError)):
+            self._break_commit(error)
+        return self._commit_on()
+
+    def _commit_on(self) -> tuple[int, int]:
+        """Do the rest of a commit: append what is still gathered, then the decision."""
+        try:
+            self._append_all()
+            if not self._is_begun():
+                # An interrupt came before the first append had reached it: there is nothing.
+                return self.producer_id, self.producer_epoch
+            return self._decide(commit=True)
+        except Exception as error:
+            self._break_commit(error)
+
+    def _break_commit(self, error: Exception) -> Never:
+        request = Request.END
+        if isinstance(error, StoreFailedError) and not self._is_decision_in_doubt():
+            request = Request.PRODUCE  # A partition failed, before there was anything to decide.
+        self.break_(error, request)
+
+    def _is_decision_in_doubt(self) -> bool:
+        """True if the log that would have the decision failed."""
+        return bool(self.state_partition.failed)
+
+    def _over(self, answer: tuple[int, int] | None) -> None:
+        """The transaction is over; None: the coordinator never heard of it."""
+        self._cause = None
+        self.is_prepared = False
+        if answer is None:
+            self.ended_without()
+        else:
+            self.ended(answer)
+
+    def leave_block(self) -> None:
+        """Commit at the end of a block what the block did not end; takes the lock."""
+        with self.accumulator.lock:
+            if self.is_ended:
+                return
+            try:
+                self.commit()
+            except BaseException as error:
+                self._abort_after(error)
+                raise
+
+    def abort_after(self, error: BaseException) -> None:
+        """Abort the open transaction; a failure becomes a note of the error. Takes the lock."""
+        with self.accumulator.lock:
+            self._abort_after(error)
+
+    def _abort_after(self, error: BaseException) -> None:
+        if self.accumulator.refusal is not None or self.state not in OPEN:
+            return
+        try:
+            self.abort()
+        except EoslogError as second:
+            error.add_note(f"aborting the transaction failed too: {second}")
+
+    def close(self) -> EoslogError | None:
+        """Abort the open transaction, and end a commit that was cut short; what failed."""
+        if self.accumulator.refusal is not None:
+            return None
+        try:
+            if self.state in (*OPEN, S.ABORTING_TRANSACTION):
+                self._is_cut_off = True
+                self.abort()
+            elif self.state is S.COMMITTING_TRANSACTION:
+                self._end_cut_commit()
+        except EoslogError as error:
+            return error
+        return None
 
     def _is_begun(self) -> bool:
         """True if the coordinator has the open transaction, or had it and ended it."""
@@ -347,28 +587,18 @@ class TransactionManager(TransactionStates):
     def complete(self, prepared: PreparedTransaction | str | None) -> bool:
         """Commit the prepared transaction if it is the given one, else abort it; if committed."""
         self.check_usable()
-        if isinstance(prepared, PreparedTransaction):
-            given: tuple[object, ...] | None = (
-                prepared.transactional_id,
-                prepared.producer_id,
-                prepared.producer_epoch,
-            )
-        elif prepared is None or prepared == "":
-            given = None
-        else:
-            given = (self.transactional_id, *parse_token(prepared))
+        if prepared is not None and not isinstance(prepared, PreparedTransaction):
+            prepared = PreparedTransaction.parse(self.transactional_id, prepared)
         if not self.is_prepared or self.state not in _COMPLETABLE:
-            if self.state is S.READY:
-                raise InvalidTxnStateError(
-                    f"transactional id {self.transactional_id!r}: no transaction is prepared, "
-                    "and none is open"
-                )
-            raise IllegalStateError(f"no transaction is prepared; {HINTS[self.state]}")
-        own = (self.transactional_id, self.producer_id, self.producer_epoch)
-        commit = given == own
+            raise InvalidTxnStateError(
+                f"transactional id {self.transactional_id!r}: no transaction is prepared; "
+                f"{HINTS[self.state]}"
+            )
+        own = (self.producer_id, self.producer_epoch)
+        commit = prepared == PreparedTransaction(self.transactional_id, *own)
         entry = self._known_entry()
         with entry.lock:
-            if own[1:] == (entry.producer_id, entry.producer_epoch):
+            if own == (entry.producer_id, entry.producer_epoch):
                 self._coordinator.check_prepared(entry, commit)
         if commit:
             self.commit()
@@ -378,8 +608,24 @@ class TransactionManager(TransactionStates):
 
     # Topics that come and go.
 
+    def check_gathered_for(self, topic: str, topic_id: str | None) -> None:
+        """Refuse if another process has re-created the topic since records were gathered for it."""
+        buffers = self.accumulator.buffers_of(topic)
+        if buffers and buffers[0].topic_id != topic_id:
+            lost = self.accumulator.record_count_of(topic)
+            self.forget_topic(topic)
+            if lost:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with records that were gathered for it"
+                )
+
+    def _lost_with_topic(self, text: str) -> None:
+        """Have only an abort go on: records of the transaction went with their topic."""
+        if self.state is S.IN_TRANSACTION:
+            self._take_in(UnknownTopicOrPartitionError(text), Request.PRODUCE)
+
     def _forget_replaced(self) -> None:
-        """Look partitions up anew that are closed here: a topic of the name may have been made."""
+        """Look partitions up again that are closed here: a topic of the name may have been made."""
         for where, (partition, _) in list(self.opened.items()):
             if self._engine.partitions.if_open(where) is not partition:
                 self.accumulator.drop_topic(where.topic)
@@ -399,17 +645,3 @@ class TransactionManager(TransactionStates):
             self._lost_with_topic(
                 f"topic {topic!r} was deleted with {lost} records that were gathered for it"
             )
-
-    def _explained(self, error: EoslogError) -> EoslogError:
-        """Return the error with its cause, also that a new topic of a deleted one's name does not
-        know the sequences that went on.
-        """
-        if isinstance(error, OutOfOrderSequenceError):
-            own = (self.producer_id, self.producer_epoch)
-            for topic, of in self._deleted.items():
-                if of == own and str(error).startswith(f"{topic}-"):
-                    return UnknownTopicOrPartitionError(
-                        f"topic {topic!r} was deleted in the transaction, with records of it, and "
-                        f"made again: {error}"
-                    )
-        return super()._explained(error)

@@ -1,19 +1,18 @@
 """Writing in transactions: all that one sends, and its offsets, becomes visible, or nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from eoslog.bindings.column_set import ColumnSet
 from eoslog.bindings.partition_log import AppendResult
-from eoslog.bindings.transaction_entry import TransactionPart
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError, InvalidConfigError
-from eoslog.producer.producer import RECORDS_PER_CALL_MAX, Producer, length_of
-from eoslog.producer.producer_parts import ProducerParts
-from eoslog.producer.transaction_manager import TransactionManager
-from eoslog.producer.transaction_states import ClientState
-from eoslog.storage.partition import Partition
-from eoslog.transactions.transaction_entries import check_transactional_id
+from eoslog.errors import InvalidConfigError
+from eoslog.producer.parts import ProducerParts
+from eoslog.producer.producer import Producer, closed_error
+from eoslog.producer.transaction_manager import OpenedPart, TransactionManager
+from eoslog.transactions.entries import check_transactional_id
 
 DEFAULT_TIMEOUT_MS = 60_000
 
@@ -71,7 +70,8 @@ class TransactionalProducer(Producer):
         return self._transactions.transactional_id
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else self._transactions.state.name.lower()
+        is_closed = self._accumulator.refusal is closed_error
+        state = "closed" if is_closed else self._transactions.state.name.lower()
         return (
             f"<eoslog.TransactionalProducer {self.transactional_id!r}, {state}, "
             f"producer id {self.producer_id}, epoch {self.producer_epoch}>"
@@ -79,44 +79,20 @@ class TransactionalProducer(Producer):
 
     # How it appends columns.
 
-    def _append_to(
-        self,
-        ready: tuple[Partition, TransactionPart],
-        values: object,
-        keys: object,
-        timestamps: object,
-        headers: object,
-    ) -> AppendResult | None:
-        # The records before have emptied the processor's caches, and every call in Python is slow
-        # then.
-        with self.lock:
-            transactions = self._transactions
-            if (
-                transactions.state_number != ClientState.IN_TRANSACTION
-                or self._accumulator.refusal is not None
-                or self._accumulator.touched_buffers()
-                or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
-            ):
-                return None
-            try:
-                return transactions.append(ready, values, keys, timestamps, headers)
-            except EoslogError as error:
-                self._failed(error)
-                raise
-
-    def _append_at(
-        self,
-        where: TopicPartition,
-        values: object,
-        keys: object,
-        timestamps: object,
-        headers: object,
-    ) -> AppendResult:
+    def _opened(self, where: TopicPartition) -> OpenedPart:
         self._check_appendable()  # What was gathered may have gone with its topic.
-        opened = self._transactions.opened_at(where)
-        return self._transactions.append(opened, values, keys, timestamps, headers)
+        return self._transactions.opened_at(where)
+
+    def _append_columns(self, ready: OpenedPart, columns: ColumnSet) -> AppendResult:
+        return self._transactions.append(ready, columns)
 
 
-def transaction_manager_of(producer: TransactionalProducer) -> TransactionManager:
-    """Return the producer's transactions, for clients that gather records themselves."""
-    return producer._transactions
+@contextmanager
+def end_refused(producer: TransactionalProducer, reason: str) -> Iterator[None]:
+    """Refuse calls that end the open transaction, within the block. A close still aborts it."""
+    manager = producer._transactions
+    manager.end_refusal = reason
+    try:
+        yield
+    finally:
+        manager.end_refusal = None

@@ -3,7 +3,9 @@
 A process id is no proof of life: ids are used again, and containers do not see each other's. So
 every process that opens a store holds a file lock on a slot of its own, below `state/processes/`,
 for as long as it lives and has the store open. A slot whose lock is free belongs to a process that
-is gone; another process then ends what it left. The content of the file is for people.
+is gone; another process then ends what it left. The first line of the file is for people. Each line
+after it is a block of producer ids that the process gives out, written before the first of them is:
+while the process lives, the others do not let these ids expire.
 
 A slot is made under another name and takes its own once it is locked: no slot of a living process
 is ever seen unlocked. A process that closes the store leaves the file with a free lock, so that
@@ -16,6 +18,7 @@ import json
 import os
 import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +26,11 @@ from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common import clock
 from eoslog.common.json_text import loads_json
-from eoslog.errors import EoslogError
+from eoslog.errors import CorruptRecordError, EoslogError, StoreFullError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
-from eoslog.session.store_lock import moment_text
+from eoslog.session.lock import moment_text
 
 DIRECTORY_NAME = "processes"
 SLOT_BYTES = 16
@@ -64,9 +67,9 @@ class ProcessSlots:
         self.path = state_path / DIRECTORY_NAME
         self.own = secrets.token_bytes(SLOT_BYTES)
         self.session = session
-        self._file: UnforkedFile | None = None
         self._descriptions: dict[bytes, ProcessSlot] = {}
         self._opened_ms = clock.now_ms()
+        self._unwritten = b""  # Lines that the file lacks.
         path = self._path_of(self.own)
         unlocked = path.with_name(path.name + TEMPORARY_SUFFIX)
         with named_os_errors(f"making {path}"):
@@ -76,7 +79,7 @@ class ProcessSlots:
             )
             try:
                 file.lock(exclusive=True, wait=True)
-                os.write(file.fileno(), self._text().encode())
+                self._end_bytes = os.write(file.fileno(), self._text().encode() + b"\n")
                 unlocked.rename(path)
             except BaseException:
                 file.close()
@@ -106,6 +109,36 @@ class ProcessSlots:
     def others(self) -> list[ProcessSlot]:
         """The other processes that have the store open now."""
         return [one for one in self._all() if one.slot != self.own and self.alive(one.slot)]
+
+    def note_producer_ids(self, block: range) -> None:
+        """Note a block of producer ids before this process gives one of them out.
+
+        On a full disk the next call notes it too.
+        """
+        self._unwritten += b"%d %d\n" % (block.start, block.stop)
+        with suppress(StoreFullError), named_os_errors(f"writing {self._path_of(self.own)}"):
+            while self._unwritten:
+                written = os.pwrite(self._file.fileno(), self._unwritten, self._end_bytes)
+                self._end_bytes += written
+                self._unwritten = self._unwritten[written:]
+
+    def producer_ids_of_others(self) -> list[range]:
+        """Return the blocks of producer ids of the other processes that live, in order.
+
+        Raises CorruptRecordError if a slot has something else: which ids may expire is unknown.
+        """
+        blocks = []
+        for one in self.others():
+            path = self._path_of(one.slot)
+            # Of the block after the last line's end no id is given out yet.
+            for line in (read_if_there(path) or b"").split(b"\n")[1:-1]:
+                try:
+                    first, upper_bound = map(int, line.split())
+                except ValueError as error:
+                    reason = f"{line!r:.80} is no block of producer ids"
+                    raise CorruptRecordError(str(path), 0, reason) from error
+                blocks.append(range(first, upper_bound))
+        return sorted(blocks, key=lambda block: block.start)
 
     def settle(self, slot: bytes) -> None:
         """Forget the slot of a dead process: nothing that it left is still to be done."""
@@ -139,11 +172,10 @@ class ProcessSlots:
 
     def release(self) -> None:
         """The process has given the store up: its slot counts as that of a dead one."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def _lives(self) -> bool:
-        return self._file is not None and not self._file.closed
+        return not self._file.closed
 
     def _all(self) -> list[ProcessSlot]:
         found = []
@@ -181,7 +213,7 @@ class ProcessSlots:
 
     def _read(self, slot: bytes) -> ProcessSlot:
         try:
-            said = loads_json(read_if_there(self._path_of(slot)) or b"")
+            said = loads_json((read_if_there(self._path_of(slot)) or b"").partition(b"\n")[0])
             return ProcessSlot(
                 slot,
                 int(said["pid"]),

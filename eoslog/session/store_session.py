@@ -41,9 +41,9 @@ from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_system import Mount, boot_id, process_namespace
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.session.lock import StoreLock, moment_text
+from eoslog.session.paths import StorePaths
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.session.store_lock import StoreLock, moment_text
-from eoslog.session.store_paths import StorePaths
 
 # Whether a store may be open in several processes.
 JOINING = True
@@ -74,7 +74,6 @@ class SessionFile:
     topic_defaults: Mapping[str, int]
     unrecovered: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    joined_count: int = 0
     asked: bool = True
 
     def __str__(self) -> str:
@@ -123,7 +122,7 @@ class StoreSession:
         """Begin a session if this process is alone, else join the one there is.
 
         The store is locked, for opening too; that alone is the caller's to free if this raises:
-        StoreInUseError where the session does not allow it, StoreError, and a disk's errors.
+        StoreInUseError where the session does not allow it, or another StoreError.
         """
         self._paths = paths
         self._lock = lock
@@ -140,10 +139,11 @@ class StoreSession:
             # After it has its slot, and before it does anything that others would have to end.
             self.shared.raise_counter(COUNTER_ARRIVALS)
             # What must not become other files while the store is open.
-            self._files = {
-                path: _identity(path)
-                for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
-            }
+            with named_os_errors(f"looking at the files of {paths.root}"):
+                self._files = {
+                    path: _identity(path)
+                    for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
+                }
         except BaseException:
             # An interrupt's traceback may keep this object for long.
             self._give_up_beginning()
@@ -210,7 +210,7 @@ class StoreSession:
         self.id = session
         self.durability = check_durability(found.durability)
         self.topic_defaults = dict(found.topic_defaults)
-        self._file = replace(found, joined_count=found.joined_count + 1)
+        self._file = found
         with named_os_errors(f"opening {self._paths.shared}"):
             self.shared = SharedPage(str(self._paths.shared), self.id, create=False)
         self._file.write(self._paths.session)
@@ -291,11 +291,6 @@ class StoreSession:
         """Have the other processes look at their partitions."""
         self.shared.raise_counter(COUNTER_NOTED)
 
-    @property
-    def needs_tick(self) -> bool:
-        """True if `look` has to be called every few seconds, even if nothing is done."""
-        return self._mount.network
-
     def look(self) -> None:
         """Look whether the files are still those that were opened, and give a sign of life.
 
@@ -323,7 +318,7 @@ class StoreSession:
             self.topic_defaults.update(found.topic_defaults)
 
     def check(self) -> None:
-        """Raise StoreFailedError if somebody put other files in the place of the store's."""
+        """Raise StoreFailedError if other files were put in the place of the store's."""
         if self._failure is not None:
             raise copy.copy(self._failure)  # Raised again and again, its traceback would grow.
         for path, identity in self._files.items():
@@ -347,16 +342,21 @@ class StoreSession:
     def begin_leaving(self) -> bool:
         """Keep others from coming and going until `leave`; whether this process is the last one.
 
-        Raises StoreInUseError if another one takes too long with opening or closing.
+        Raises StoreInUseError if another one takes too long with opening or closing,
+        StoreFailedError if the session's file is lost.
         """
         last = self._lock.begin_closing()
-        self._file = SessionFile.read(self._paths.session) or self._file
+        found = SessionFile.read(self._paths.session)
+        if found is None or found.session != self.id.hex():
+            # It has what others left unrecovered.
+            self._fail(f"{self._paths.session} is gone, or of another session")
+        self._file = found
         return last
 
     @property
     def was_shared(self) -> bool:
-        """True if there were other processes in the session, as `begin_leaving` found it."""
-        return self._file.joined_count > 0
+        """True if other processes took part in the session."""
+        return self.arrivals > 1
 
     @property
     def left(self) -> frozenset[TopicPartition]:

@@ -20,10 +20,10 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import DIRECTORY_MODE, FILE_MODE, make_directories
+from eoslog.fs.private_files import FILE_MODE, make_directories, make_directory
 from eoslog.fs.shared_syncs import run_together, with_those_above
-from eoslog.staging.staged_message import StagedFile, new_staged_producer_id
-from eoslog.staging.staged_names import staged_file_name
+from eoslog.staging.message import StagedFile, new_staged_producer_id
+from eoslog.staging.names import staged_file_name
 
 # Sequences have 31 bits: a file ends long before they wrap to 0.
 FILE_RECORDS_MAX = 1 << 30
@@ -138,7 +138,7 @@ class AttemptFiles:
                 if self._sync and self._all:
                     self._sync_all()
             finally:
-                # If a file was removed meanwhile, that is the error to raise.
+                # If a file was removed since, that is the error to raise.
                 for file in self._all:
                     (self.path / file.name).lstat()
         self.close_descriptors()
@@ -201,7 +201,7 @@ class AttemptFiles:
         for chance in range(_MAKE_DIRECTORY_CHANCES):
             try:
                 make_directories(self.path.parent)
-                self.path.mkdir(DIRECTORY_MODE)
+                make_directory(self.path)
                 break
             except FileExistsError as error:
                 raise StagedCommitError(

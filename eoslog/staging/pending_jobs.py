@@ -21,31 +21,39 @@ from eoslog.errors import (
     StagedCommitError,
     StagedJobIncompleteError,
 )
-from eoslog.groups.group_metadata import check_group_id
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_records import OffsetKey
-from eoslog.staging.staged_adoption import (
+from eoslog.groups.metadata import check_group_id
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.records import OffsetKey
+from eoslog.staging.adoption import (
     FindPartition,
     HeldPartitions,
     Offsets,
     adopt_files,
     check_decided_file,
     is_adopted,
+    is_any_file_begun,
     is_file_adopted,
-    is_untouched,
 )
-from eoslog.staging.staged_application import PREPARED, ApplicationRecord
-from eoslog.staging.staged_job import (
+from eoslog.staging.application import PREPARED, ApplicationRecord
+from eoslog.staging.job import (
     StagedJob,
     bounds_of_record,
     job_of_record,
+    manifest_path,
     topic_ids_of_record,
 )
-from eoslog.staging.staged_leftovers import Leftovers, application_directories
-from eoslog.staging.staged_names import directory_name, is_nameless, run_path
-from eoslog.staging.staged_spans import JobSpan, RecentJobs, span_of_bounds, span_of_job
+from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.lost_files import (
+    LostFiles,
+    lost_files,
+    problem_of_lost,
+    without_lost_files,
+)
+from eoslog.staging.names import directory_name, is_nameless, run_path
+from eoslog.staging.spans import JobSpan, RecentJobs, span_of_bounds, span_of_job
 from eoslog.storage.damage import Problem, problem
 from eoslog.storage.engine import Engine
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_log import CompactedLog
 
 _log = logging.getLogger(__name__)
@@ -56,13 +64,13 @@ class PendingJob:
     """Pending job, with its partitions held as long as readers must see nothing of it.
 
     `record` is the application's. While the job is not `decided`, it is the one before the
-    decision, and `deciding` the one that decides it. `of_others`: this process did not see the
-    decision reach the disk. `checked`: the checksums of all files were verified just now.
+    decision, and `deciding` the one that decides it, None until it may be in the log. `of_others`:
+    this process did not see the decision reach the disk. `checked`: the checksums of all files were
+    verified just now.
     """
 
     record: ApplicationRecord
     held: HeldPartitions
-    partitions: frozenset[TopicPartition]
     decided: bool = False
     job: StagedJob | None = None
     deciding: ApplicationRecord | None = None
@@ -88,9 +96,16 @@ class UndoneJobs:
     jobs. The next holder of that lock that finds the flag set looks for jobs of others.
     """
 
-    def __init__(self, staging_path: Path, state_log: CompactedLog, shared: SharedPage) -> None:
+    def __init__(
+        self,
+        staging_path: Path,
+        state_log: CompactedLog,
+        group_offsets: GroupOffsets,
+        shared: SharedPage,
+    ) -> None:
         self._staging_path = staging_path
         self._state_log = state_log
+        self._group_offsets = group_offsets
         self._shared = shared
 
     @property
@@ -111,24 +126,25 @@ class UndoneJobs:
             self._shared.raise_counter(COUNTER_STAGED_SETTLED)
 
     def prepared(self) -> Iterator[ApplicationRecord]:
-        """Yield the applications that have a job which is decided and not complete.
-
-        Each of them has a directory, even if its job has no files.
-        """
-        for path in application_directories(self._staging_path):
-            record = ApplicationRecord.read_by_name(self._state_log, path.name)
+        """Yield the applications that have a job which is decided and not complete."""
+        for name in self._state_log.prepared_applications():
+            record = ApplicationRecord.read_by_name(self._state_log, name)
             if record is not None and record.state == PREPARED:
                 yield record
 
     def hold_back(self, key: OffsetKey) -> bool:
-        """True if an undone job commits this offset."""
-        return self.any and any(key in self._offset_keys(record) for record in self.prepared())
+        """True if an undone job commits this offset, and has not done so yet."""
+        return self.any and any(self._is_to_commit(record, key) for record in self.prepared())
 
-    def _offset_keys(self, record: ApplicationRecord) -> frozenset[OffsetKey]:
+    def _is_to_commit(self, record: ApplicationRecord, key: OffsetKey) -> bool:
         try:
-            return _job_of(self._staging_path, record).offset_keys
+            offsets = _job_of(self._staging_path, record).offsets
         except EoslogError:
-            return frozenset()  # Its list of files was removed: it was completed just now.
+            return False  # Its list of files was removed: it was completed just now.
+        is_done = self._group_offsets.are_staged_committed
+        return any(
+            key in one.offset_keys and not is_done(one.number, one.producer_id) for one in offsets
+        )
 
 
 class PendingJobs:
@@ -144,7 +160,9 @@ class PendingJobs:
     ) -> None:
         self.by_name: dict[str, PendingJob] = {}
         self._warnings = RepeatedWarnings(_log)  # Of what is tried again.
-        self.undone = UndoneJobs(engine.paths.staging, state_log, engine.session.shared)
+        self.undone = UndoneJobs(
+            engine.paths.staging, state_log, group_offsets, engine.session.shared
+        )
         self._engine = engine
         self._state_log = state_log
         self._group_offsets = group_offsets
@@ -168,12 +186,19 @@ class PendingJobs:
         )
         if not pending.decided and record.says_the_same(pending.deciding):
             # The decision is in the log. It is taken back later if nothing was adopted.
-            if pending.job is None or not is_untouched(pending.job, pending.held):
-                pending.record, pending.decided = record, True
+            if not self._is_untouched(pending):
+                pending.record, pending.decided, pending.of_others = record, True, True
         elif not record.says_the_same(pending.record):
             # Another process completed it, and released the readers.
             del self.by_name[name]
-            self._group_offsets.release(name)
+
+    def _is_untouched(self, pending: PendingJob) -> bool:
+        """True if nothing of the job or its offsets is in the partitions. Raises EoslogError."""
+        job, is_in = pending.job, self._group_offsets.is_staged_batch_in
+        return job is not None and not (
+            is_any_file_begun(job, pending.held)
+            or any(is_in(one.number, one.producer_id) for one in job.offsets)
+        )
 
     def take_up_others(self) -> None:
         """Take up each job that is decided, not complete, and unknown to this process."""
@@ -183,34 +208,37 @@ class PendingJobs:
 
     def _let_go_of_others(self) -> None:
         """Release readers of partitions that are held for no job: their holder is dead."""
-        wanted = {where for one in self.by_name.values() for where in one.partitions}
-        for error in self._engine.partitions.open_held():
-            self._warnings.warning("readers may be held without a reason: %s", error)
-        for partition in self._engine.partitions.opened():
-            if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
+        wanted = {where for one in self.by_name.values() for where in one.held.wanted}
+        for partition in self.held_partitions():
+            if partition.topic_partition not in wanted:
                 partition.release_readers()
 
-    def _take_up(self, record: ApplicationRecord) -> None:
-        """Take up a job of an earlier session or of another process.
+    def held_partitions(self) -> list[UnifiedLog]:
+        """Open and return the partitions in which any process holds readers."""
+        for error in self._engine.partitions.open_held():
+            self._warnings.warning("readers may be held without a reason: %s", error)
+        return [one for one in self._engine.partitions.opened() if one.hold_offset >= 0]
 
-        Readers are held at its bounds, unless all of it is in the log: they may have seen it.
-        """
+    def _take_up(self, record: ApplicationRecord) -> None:
+        """Take up a job of an earlier session or of another process."""
         self.undone.begin()
         topic_ids, bounds = _topic_ids_and_bounds(record)
-        held = HeldPartitions(self._engine.find_partition, topic_ids)
+        held = HeldPartitions(self._engine.find_partition, topic_ids, bounds)
+        pending = PendingJob(record, held, decided=True, of_others=True)
+        self.by_name[record.name] = pending
+        self._hold_again(pending)
+
+    def _hold_again(self, pending: PendingJob) -> None:
+        """Hold readers at a job's bounds, unless all of it is in the log: they may have seen it."""
+        _, bounds = _topic_ids_and_bounds(pending.record)
         try:
-            job = _job_of(self._staging_path, record)
-            if is_adopted(job, held):
-                held.have(bounds)
-                held.let_in_if_begun()
+            pending.job = _job_of(self._staging_path, pending.record)
+            if is_adopted(pending.job, pending.held):
+                pending.held.release_if_begun()
             else:
-                held.hold(bounds)
+                pending.held.hold(bounds)
         except EoslogError:
-            job = None  # Its completion raises the error.
-            held.hold(bounds)
-        self.by_name[record.name] = PendingJob(
-            record, held, frozenset(bounds), decided=True, job=job, of_others=True
-        )
+            pending.held.hold(bounds)  # The completion raises the error.
 
     def settled(self, app_id: str) -> ApplicationRecord:
         """Return the application's record after its pending job, if any, was settled."""
@@ -227,14 +255,38 @@ class PendingJobs:
         """Complete a pending job; take back one whose decision was interrupted."""
         pending = self.by_name[name]
         if not pending.decided:
-            # Its record may be in the log, but no caller got the answer. Nothing of it was adopted,
-            # so the record before it, written again, takes the decision back.
-            pending.record.write(self._state_log)
-            pending.held.release()
-            self._group_offsets.release(name)
-            del self.by_name[name]
+            if pending.deciding is not None:
+                # Its record may be in the log, but no caller got the answer. Nothing of it was
+                # adopted, so the record before it, written again, takes the decision back.
+                pending.record.write(self._state_log)
+            self.drop(pending)
             return
         self.complete(pending)
+
+    def drop(self, pending: PendingJob) -> None:
+        """Let readers in, and forget a job that is not decided."""
+        pending.held.release()
+        del self.by_name[pending.record.name]
+
+    def give_up_lost_files(self) -> list[LostFiles]:
+        """Decide each pending job without the files that are gone; return what is lost.
+
+        Crash points: before the record the job is as it was, after it the next opening completes
+        the rest. Raises EoslogError.
+        """
+        found = []
+        for name, pending in list(self.by_name.items()):
+            of_rest = without_lost_files(
+                pending.record, self._staging_path, pending.held, self._engine.syncs
+            )
+            if of_rest is not None:
+                record, lost = of_rest
+                record.write(self._state_log)
+                pending.held.release()  # Of partitions that the rest has nothing for, too.
+                del self.by_name[name]
+                self._take_up(record)
+                found.append(lost)
+        return found
 
     def settle_all(self) -> None:
         """Settle each pending job; log those that cannot be settled now, and keep them."""
@@ -250,12 +302,11 @@ class PendingJobs:
         state_log = self._state_log
         synced = self._engine.syncs
         try:
-            if pending.job is None:
-                pending.job = _job_of(self._staging_path, record)
-            job = pending.job
-            if pending.of_others and synced:
-                state_log.sync(record.name)  # The decision comes before what follows from it.
-            self._group_offsets.hold_back(record.name, job.offset_keys)
+            if pending.of_others:
+                if synced:
+                    state_log.sync(record.name)  # The decision comes before what follows from it.
+                self._hold_again(pending)  # An interrupt may have come before it was done.
+            job = pending.job or _job_of(self._staging_path, record)
             # A later attempt must not rely on the checks before the first one.
             checked, pending.checked = pending.checked, False
             offsets = adopt_files(job, pending.held, sync=synced, checked=checked)
@@ -265,7 +316,6 @@ class PendingJobs:
             for one in job.offsets:
                 columns = partial(one.columns, self._engine.registry.id_of)
                 self._group_offsets.adopt(one.number, columns, one.producer_id)
-            self._group_offsets.release(record.name)
             self.ensure_group(record.app_id)
             span = span_of_job(job, pending.held)
             pending.held.release()
@@ -322,11 +372,6 @@ class PendingJobs:
         jobs = [one.job for one in list(self.by_name.values()) if one.job is not None]
         return frozenset().union(*(job.all_producer_ids for job in jobs))
 
-    def forget_topic(self, topic: str) -> None:
-        """Forget a topic that is being deleted. Takes no lock: the caller may hold the store's."""
-        for pending in list(self.by_name.values()):
-            pending.held.forget_topic(topic)
-
 
 def _job_of(staging_path: Path, record: ApplicationRecord) -> StagedJob:
     """Return the job that a record decides. Raises StagedCommitError if its list is damaged."""
@@ -355,10 +400,10 @@ def verify_pending_jobs(
     for record in undone.prepared():
         gone = None
         found: list[Problem] = []
-        # Records of a deleted topic are not missing: if one was deleted meanwhile, look again.
+        # Records of a deleted topic are not missing: if one was deleted since, look again.
         while gone != (gone := _gone(record, find)):
             found = _wrong(record, find, staging_path)
-        # A job that was completed or deleted with its topic meanwhile is no problem.
+        # A job that was completed or deleted with its topic since is no problem.
         now = ApplicationRecord.read_by_name(state_log, record.name)
         if now is not None and now.says_the_same(record):
             problems += found
@@ -369,7 +414,7 @@ def _gone(record: ApplicationRecord, find: FindPartition) -> frozenset[TopicPart
     """Return the job's partitions whose topics were deleted since the decision."""
     try:
         topic_ids, bounds = _topic_ids_and_bounds(record)
-        held = HeldPartitions(find, topic_ids)
+        held = HeldPartitions(find, topic_ids, bounds)
         return frozenset(where for where in bounds if held.find(where) is None)
     except EoslogError:
         return frozenset()  # The check reports the error.
@@ -380,7 +425,7 @@ def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -
     what = f"version {record.version} of {record.app_id!r}"
     try:
         job = _job_of(staging_path, record)
-        held = HeldPartitions(find, job.topic_ids)
+        held = HeldPartitions(find, job.topic_ids, job.bounds)
         problems = [
             problem(path, f"{what} is half in the log, and readers of {where} are not held")
             for where in job.bounds
@@ -390,24 +435,24 @@ def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -
             problems = []  # All of it is there: the process that completes it released readers.
         return problems + _wrong_files(job, held, what)
     except EoslogError as error:
-        return [problem(path, f"{what} is decided and not complete: {error}")]
+        run = run_path(staging_path, record.app_id, str(record.run_id))
+        manifest = manifest_path(run, record.job or {})
+        if manifest is None or not isinstance(error, StagedCommitError):
+            return [problem(path, f"{what} is decided and not complete: {error}")]
+        return [problem_of_lost(manifest, what, error if manifest.exists() else None)]
 
 
 def _wrong_files(job: StagedJob, held: HeldPartitions, what: str) -> list[Problem]:
     """Return the files that the completion of the job needs, and that are missing or damaged."""
-    problems: list[Problem] = []
+    lost = lost_files(job, held)
+    problems = [problem_of_lost(one.path, what) for one in lost]
     for one in job.files:
-        if is_file_adopted(one, held):
-            continue
-        if not one.path.exists():
-            problems.append(problem(one.path, f"{what} is decided, and this file of it is gone"))
+        if one in lost or is_file_adopted(one, held):
             continue
         try:
             check_decided_file(one)
         except StagedCommitError as error:
-            problems.append(
-                problem(one.path, f"{what} is decided, and this file of it is damaged: {error}")
-            )
+            problems.append(problem_of_lost(one.path, what, error))
     return problems
 
 

@@ -7,12 +7,11 @@ was closed with partitions which no process opened since an unclean stop has
 checksums of files that have none. Both are removed, durably, before an opened store writes
 anything: if neither is there, the stop was unclean and every partition must be recovered.
 
-Checksums of the files that a clean close leaves and that have none of their own.
-
-LMDB has none for its keys and pages: a bit that flips there can make a key vanish, and a name that
-is not found looks like a new one. Kafka's checkpoints are plain text: a log start that moved hides
-records. What both hold comes from the log as well, so a file that does not match what was noted
-with the clean close is put away, and rebuilt. After an unclean stop nothing is noted.
+The files without checksums of their own are LMDB's and the checkpoints. LMDB has none for its keys
+and pages: a bit that flips there can make a key vanish, and a name that is not found looks like a
+new one. Kafka's checkpoints are plain text: a log start that moved hides records. What both hold
+comes from the log as well, so a file that does not match what was noted with the clean close is put
+away, and rebuilt. After an unclean stop nothing is noted.
 """
 
 import errno
@@ -37,7 +36,7 @@ from eoslog.storage.lmdb_environment import DATA_FILE_NAME, mark_damaged
 # Opening is not to take longer the more a store holds: of a larger file nothing is noted.
 FILE_BYTES_MAX = 64 << 20
 DAMAGED_SUFFIX = ".damaged"
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 256 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ def read_last_stop(marker: Path, unrecovered: Path) -> LastStop:
 
 
 def _noted_sums(document: Mapping[str, Any]) -> Sums:
-    """Return the noted sums; none of a document of an older version, which did not note them."""
+    """Return the noted sums."""
     return {name: FileSum(*noted) for name, noted in document.get(_SUMS_KEY, {}).items()}
 
 
@@ -171,11 +170,9 @@ def forget_last_stop(marker: Path, unrecovered: Path) -> None:
     """Have a crash from now on be an unclean stop: durable on return."""
     for path in (marker, unrecovered):
         with named_os_errors(f"removing {path}"):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            sync_directory(path.parent)
+            path.unlink(missing_ok=True)
+        # Also where it is gone: who removed it may have died, or failed, before the sync.
+        sync_directory(path.parent)
 
 
 def new_session() -> str:

@@ -5,6 +5,7 @@ the partition is opened, logged as an error, and reported by `verify`. A `Proble
 a check of a store reports.
 """
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from eoslog.fs.offline_log import BATCH_FRONT, batch_at
 from eoslog.fs.os_errors import named_os_errors
 
 Problem = dict[str, object]
+
+_log = logging.getLogger(__name__)
 
 # What a read or an opening raises where the files are not what this version can read.
 UNREADABLE = (CorruptRecordError, UnsupportedCompressionTypeError)
@@ -38,6 +41,18 @@ def is_damage(one: Problem) -> bool:
     is whole, and the reader lacks the codec.
     """
     return not str(one["reason"]).startswith("compressed with ")
+
+
+def with_compressed_as_one(problems: list[Problem]) -> list[Problem]:
+    """Return a partition's problems, with one for all of its compressed batches: the first, and the
+    count of the others.
+    """
+    compressed = [one for one in problems if not is_damage(one)]
+    if len(compressed) > 1:
+        count = len(compressed) - 1
+        more = f"{count} more batch{'es' if count > 1 else ''} of the partition"
+        compressed[0]["reason"] = f"{compressed[0]['reason']}; so are {more}"
+    return [one for one in problems if one in compressed[:1] or is_damage(one)]
 
 
 class CutTail(NamedTuple):
@@ -87,7 +102,7 @@ def lost_beginning(path: str, start: int, first: int, *, checkpointed: bool) -> 
         "beginning",
         path,
         f"the log {starts}, and its oldest segment begins at {first}: what is missing was deleted "
-        "by somebody else, or lost by the disk",
+        "by another program, or lost by the disk",
     )
 
 
@@ -103,7 +118,7 @@ def lost_end(path: str, synced_offset: int, end_offset: int) -> Damage | None:
         "end",
         path,
         f"all below offset {synced_offset} had been synced, and the log was found to end at "
-        f"{end_offset}: what is missing was lost by the disk, or deleted by somebody else",
+        f"{end_offset}: what is missing was lost by the disk, or deleted by another program",
     )
 
 
@@ -117,6 +132,64 @@ def lost_producers(path: str, first: int) -> Damage:
         f"the producers of the deleted records below offset {first} are unknown: LMDB's rows and "
         "the snapshots are both gone, or older; what one of them sends again is taken for new",
     )
+
+
+class LogDamage:
+    """Damage that was found when a partition's log was opened; each is logged as an error."""
+
+    def __init__(self, where: TopicPartition, path: str) -> None:
+        self.found: list[Damage] = []
+        # Where the oldest segment began that was there when the log was opened, if something was
+        # missing, or other processes had it open; else 0. The log's start is raised before a file
+        # is deleted: it is no lower, unless files were lost.
+        self.first_offset = 0
+        self._where = where
+        self._path = path
+        self._beginning: tuple[int, int] | None = None
+
+    @property
+    def has_lost_end(self) -> bool:
+        """True if the log was found to end below an offset up to which it was synced."""
+        return any(one.kind == "end" for one in self.found)
+
+    def lost_range(self, start_offset: int) -> tuple[int, int] | None:
+        """Return the first offset that was lost from the beginning of a log that starts at
+        `start_offset` now, and the first that is there.
+
+        None if nothing was lost, and once more of the log is deleted.
+        """
+        if start_offset < self.first_offset:
+            return start_offset, self.first_offset
+        lost = self._beginning
+        return lost if lost is not None and lost[1] == start_offset else None
+
+    def of_beginning(self, start_offset: int) -> Damage | None:
+        """Return the damage of the `lost_range`."""
+        lost = self.lost_range(start_offset)
+        if lost is None:
+            return None
+        # Where other processes have the log open, its page still says where it started.
+        return lost_beginning(self._path, *lost, checkpointed=start_offset == lost[1])
+
+    def note_lost_beginning(self, start_offset: int, first_offset: int) -> None:
+        """Note that the log's oldest segment begins above the log start of its checkpoint. Before
+        segments are deleted the new start is written down.
+        """
+        if start_offset < first_offset:
+            self.first_offset = first_offset
+            self._beginning = (start_offset, first_offset)
+            self.report(lost_beginning(self._path, start_offset, first_offset, checkpointed=True))
+
+    def note(self, damage: Damage | None) -> None:
+        """Note damage, if there is any."""
+        if damage is not None:
+            self.found.append(damage)
+            self.report(damage)
+
+    def report(self, damage: Damage | None) -> None:
+        """Log damage, if there is any."""
+        if damage is not None:
+            _log.error("%s: %s", self._where, damage)
 
 
 def misnamed_segment(kept: Path, base_offset: int) -> Damage | None:
@@ -149,6 +222,6 @@ def misnamed_segment(kept: Path, base_offset: int) -> Damage | None:
         "name",
         str(newest),
         f"the segment of offset {base_offset} began with the records of offset {first_offset}: its "
-        "file was renamed, or put in from elsewhere, by somebody else; what was in it is kept as "
+        "file was renamed, or put in from elsewhere, by another program; what was in it is kept as "
         f"{newest}",
     )

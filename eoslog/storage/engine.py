@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eoslog.bindings.partition_log import ProducerState
-from eoslog.common.arguments import whole_number
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -15,13 +14,13 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.session.append_signal import AppendSignal
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.session.store_session import StoreSession
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore
-from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, partition_of
+from eoslog.storage.unified_log import UnifiedLog
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,29 +73,26 @@ class Engine:
         return {topic.name: topic for topic in self.registry.all() if not topic.internal}
 
     def topic(self, name: str) -> TopicDescription:
-        """Return a topic of users. Raises UnknownTopicOrPartitionError."""
+        """Return a topic of users. Raises UnknownTopicOrPartitionError, TypeError."""
+        if not isinstance(name, str):
+            raise TypeError(f"topic must be a str, got {type(name).__name__}")
         topic = self.registry.get(name)
         if topic is None or topic.internal:
             raise UnknownTopicOrPartitionError(f"no topic {name!r} in {self.path}")
         return topic
 
-    def find_partition(self, where: TopicPartition) -> Partition | None:
+    def find_partition(self, where: TopicPartition) -> UnifiedLog | None:
         """Return the partition, opened; None if there is no such topic or partition."""
         return self.partitions.find(where)
 
-    def partition(self, topic: str, number: int) -> Partition:
+    def partition(self, topic: str, number: int) -> UnifiedLog:
         """Return a partition, opened. See `Store.partition`."""
         self.check_open()
-        number = whole_number(number, "a partition")
-        found = self.topic(topic)
-        partition = self.partitions.find(TopicPartition(topic, number))
-        if partition is not None:
-            return partition
-        if 0 <= number < found.partitions:
+        where = partition_of(self.topic(topic), number)
+        partition = self.partitions.find(where)
+        if partition is None:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} was deleted just now")
-        raise UnknownTopicOrPartitionError(
-            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
-        )
+        return partition
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
         """Return the producers of each partition. See `Store.producers`."""
@@ -110,7 +106,7 @@ class Engine:
                 self.check_open()
                 if self.topics().get(topic.name) == topic:
                     raise
-                # It was deleted meanwhile, by some process.
+                # It was deleted since, by some process.
         return found
 
     def topic_config(self, topic: str) -> dict[str, int]:

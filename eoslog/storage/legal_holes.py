@@ -1,9 +1,9 @@
 """Legal holes: offsets that may be missing from a log without damage.
 
 A log that eoslog writes has no holes: a missing offset is a lost record. Kafka's cleaner leaves
-some. So missing offsets are legal in a topic whose `cleanup.policy` has "compact", and below the
-offset that the topic registry has noted for a partition. It is noted when an unknown log is opened
-for the first time: after the last hole that it has then. What is appended later must have none.
+some. So missing offsets are legal below the offset that the topic registry has noted for a
+partition. It is noted when an unknown log is opened for the first time: after the last hole that it
+has then. What is appended later must have none.
 
 Invariant: it is noted before the opening that the log is unknown, since the opening makes it known.
 One that is cut short begins again.
@@ -23,7 +23,7 @@ from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, is_compacted

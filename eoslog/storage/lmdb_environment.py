@@ -5,6 +5,7 @@ Invariants:
   that closed its copy in the middle of a read would free the parent's place among the readers.
 - Every write is one transaction, and synced. A process that dies inside one leaves nothing of it;
   the place of a dead reader is found and freed.
+- LMDB's own wait for another writer has no end: the writers of a store take turns before it.
 - The map grows when it is full; a process whose map is too small by now maps the file again.
 - A lack of memory, a read or write that the operating system refuses, and too many open files prove
   nothing about the file's content. The environment is opened again with the next call.
@@ -21,6 +22,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +38,7 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
+from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import UpgradableLock
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories, make_file, remove_directory
@@ -46,6 +49,7 @@ READERS_MAX = 1022
 DAMAGED_SUFFIX = ".damaged"
 LOCK_SUFFIX = ".lock"
 DATA_FILE_NAME = "data.mdb"
+LOCK_FILE_NAME = "lock.mdb"
 # With less than that left on the device, what LMDB could not write was for want of space.
 _LEFT_BYTES_MIN = 64 << 10
 _META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
@@ -94,8 +98,17 @@ class LmdbEnvironment:
     environment that is open then.
     """
 
-    def __init__(self, path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        databases: tuple[bytes, ...],
+        *,
+        shared: bool,
+        write_turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """`write_turn()` is the block in which this process alone writes."""
         self.path = path
+        self._write_turn = write_turn
         self.generation = 0
         self.databases: dict[bytes, Any] = {}
         self._names = databases
@@ -118,15 +131,17 @@ class LmdbEnvironment:
         """Do something in one transaction, which is synced when it ends if it may write.
 
         `work` is repeated where the environment had to grow or to be opened again. Raises
-        StoreFullError, StoreFailedError, OutOfMemoryError (the file was not mapped); nothing
-        changed then. StateStoreDamagedError: what was there is lost.
+        StoreFullError, StoreFailedError, OutOfMemoryError (the file was not mapped),
+        StoreInUseError (another process is inside a write, and hangs); nothing changed then.
+        StateStoreDamagedError: what was there is lost.
         """
         reopened = False
         with self._lock, self._at_work:
             while True:
                 environment = self._opened()
                 try:
-                    with environment.begin(write=write) as transaction:
+                    turn = self._write_turn() if write else nullcontext()
+                    with turn, environment.begin(write=write) as transaction:
                         return work(transaction)
                 except lmdb.MapFullError:
                     self._map(environment, 2 * int(environment.info()["map_size"]))
@@ -245,6 +260,9 @@ class LmdbEnvironment:
         """The environment, and how large its file was, which another process may let grow."""
         existing = self.path / DATA_FILE_NAME
         make_directories(self.path)
+        for path in (existing, self.path / LOCK_FILE_NAME):
+            if not path.exists():
+                make_file(path)  # LMDB would make it for the process's user.
         while True:
             with named_os_errors(f"looking at {existing}"):
                 file_bytes = existing.stat().st_size if existing.exists() else 0
@@ -252,6 +270,10 @@ class LmdbEnvironment:
                     raise CorruptRowError("it is not a regular file")
             if check_size and 0 < file_bytes < _META_BYTES:
                 raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
+            if not file_bytes:
+                # LMDB syncs what it writes, and no name.
+                sync_directory(self.path)
+                sync_directory(self.path.parent)
             try:
                 # Without spare transactions nothing of a reader is left between two of its
                 # transactions, neither for a child that closes its copy, nor of a process that
@@ -275,7 +297,8 @@ class LmdbEnvironment:
     def _open_database(self, environment: lmdb.Environment, name: bytes) -> object:
         while True:
             try:
-                return environment.open_db(name)
+                with self._write_turn():  # It may make it.
+                    return environment.open_db(name)
             except lmdb.MapResizedError:
                 self._map(environment, 0)
             except lmdb.ReadersFullError:

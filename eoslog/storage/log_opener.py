@@ -1,25 +1,29 @@
 """Opens the log of a partition, with its topic's settings and what the checkpoints say of it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from eoslog.bindings.commit_journal import CommitJournal
+from eoslog.bindings.control_state import start_before
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.fs.file_system import boot_id_bytes
 from eoslog.fs.identity_files import id_bytes
+from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
+from eoslog.storage.damage import lost_end
 from eoslog.storage.legal_holes import LegalHoles
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
-from eoslog.storage.partition import Partition
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_state_store import ProducerStateStore
-from eoslog.storage.topic_registry import TopicDescription, is_compacted
+from eoslog.storage.topic_registry import TopicDescription
+from eoslog.storage.unified_log import UnifiedLog
 
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
 # pages, so they are small where each append is synced, and large where bulk speed is all.
@@ -27,40 +31,30 @@ _FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "pro
 # Such a batch goes into its file by calls: a sync would otherwise write zeros ahead of it, and have
 # all of it to wait for.
 WRITTEN_BYTES_MIN = 8192
+# A file whose descriptor is closed stays mapped while a process has no more than so many. Each
+# takes three mappings at most, of which a process may have 65,530.
+MAPPED_FILES_MAX = 8192
 # Of the internal topics a commit syncs a record or two at a time.
 _INTERNAL_FILL_BYTES = 1 << 14
 # Compaction removes whole segments of these, so they are small; a larger record has one for itself.
 _INTERNAL_ROLL_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LogOpener:
-    """Makes the `Partition` of a log. The caller keeps others from opening it meanwhile."""
+    """Makes the `Partition` of a log. The caller keeps others from opening it."""
 
-    def __init__(
-        self,
-        paths: StorePaths,
-        checkpoints: OffsetCheckpoints,
-        holes: LegalHoles,
-        rows: ProducerStateStore,
-        config: Mapping[str, int],
-        durability: Durability,
-        signal: AppendSignal,
-        *,
-        session: bytes,
-        shared: SharedPage,
-        journal: CommitJournal | None,
-    ) -> None:
-        self._paths = paths
-        self._checkpoints = checkpoints
-        self._holes = holes
-        self._rows = rows
-        self._config = config
-        self._durability = durability
-        self._signal = signal
-        self._session = session
-        self._shared = shared
-        self._journal = journal
-        self._boot_id = boot_id_bytes()
+    paths: StorePaths
+    checkpoints: OffsetCheckpoints
+    holes: LegalHoles
+    rows: ProducerStateStore
+    config: Mapping[str, int]
+    durability: Durability
+    signal: AppendSignal
+    session: bytes  # The session's id.
+    shared: SharedPage  # Of all processes that have the store open.
+    journal: CommitJournal | None  # This process's.
+    boot_id: bytes | None  # The machine's; None: not known.
 
     def open(
         self,
@@ -70,62 +64,78 @@ class LogOpener:
         *,
         clean: bool,
         opening: LogOpening,
-    ) -> Partition:
+    ) -> UnifiedLog:
         """Open the log, and recover it unless it is `clean`; its producers are not restored yet.
 
         An exception in the block of `opening` closes the log again.
         """
         config = {
             **_log_settings(
-                topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
+                topic, topic_config, self.config, self.durability, self.holes.below(topic, where)
             ),
-            "eoslog.durable": self._durability != "process",
+            "eoslog.durable": self.durability != "process",
             "eoslog.page.unsynced": (
-                self._durability != "process" and not self._checkpoints.knows(where)
+                self.durability != "process" and not self.checkpoints.knows(where)
             ),
         }
-        recovery_point = self._checkpoints.recovery_point(where)
+        recovery_point = self.checkpoints.recovery_point(where)
+        if not self.checkpoints.knows_start_of(where):
+            self._write_start_of_page(topic, where)
         with named_os_errors(f"opening {where}"):
             log = PartitionLog(
-                str(self._paths.partition(where)),
+                str(self.paths.partition(where)),
                 topic=where.topic,
                 partition=where.partition,
-                control_path=str(self._paths.control(where)),
-                spare_path=str(self._paths.spare(where)),
-                cut_path=str(self._paths.cut_of(where)),
+                control_path=str(self.paths.control(where)),
+                spare_path=str(self.paths.spare(where)),
+                cut_path=str(self.paths.cut_of(where)),
                 config=config,
                 clean=clean,
                 recovery_point=recovery_point,
-                log_start_offset=self._checkpoints.log_start_offset(where),
-                session=self._session,
-                shared=self._shared,
+                log_start_offset=self.checkpoints.log_start_offset(where),
+                session=self.session,
+                shared=self.shared,
                 topic_id=id_bytes(topic.topic_id),
                 opening=opening,
-                boot_id=self._boot_id,
-                journal=self._journal,
+                boot_id=self.boot_id,
+                journal=self.journal,
             )
-        partition = Partition(
+        cached_max = self.config["eoslog.producers.cached.max"]
+        partition = UnifiedLog(
             log,
             topic.topic_id,
-            self._rows,
-            self._durability,
-            self._signal,
-            producers_cached_max=self._config["eoslog.producers.cached.max"],
-            write_start=partial(self._checkpoints.raise_start, where),
-            spare_path=self._paths.spare(where),
+            PartitionProducers(log, where, topic.topic_id, self.rows, cached_max),
+            self.durability,
+            self.signal,
+            write_start=partial(self.checkpoints.raise_start, where),
+            reserve_start=self.checkpoints.reserve,
+            spare_path=self.paths.spare(where),
         )
         # By the page of an earlier session, and by a checkpoint, which may be older.
-        partition.note_lost_end(max(log.synced_before, recovery_point))
+        synced = max(log.synced_before, recovery_point)
+        partition.damage.note(lost_end(log.path, synced, log.log_end_offset))
         if log.synced_before > log.log_end_offset:
             log.forget_synced_before()  # It was reported just now.
+        if recovery_point > log.log_end_offset:
+            self.checkpoints.lower_recovery_point(where, log.log_end_offset)
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
         # In this order: that the log begins further up is written down before segments go.
         first_offset = log.first_base_offset
-        if self._checkpoints.knows_start_of(where):
-            start_offset = self._checkpoints.log_start_offset(where)
-            partition.note_lost_beginning(start_offset, first_offset)
+        if self.checkpoints.knows_start_of(where):
+            start_offset = self.checkpoints.log_start_offset(where)
+            partition.damage.note_lost_beginning(start_offset, first_offset)
         return partition
+
+    def _write_start_of_page(self, topic: TopicDescription, where: TopicPartition) -> None:
+        """Write down where the page has the start of a log whose oldest segment begins further up:
+        the store was stopped before the first checkpoint.
+        """
+        with named_os_errors(f"opening {where}"):
+            page = str(self.paths.control(where))
+            start = start_before(page, id_bytes(topic.topic_id), where.partition)
+        if 0 <= start < OfflineLog(self.paths.partition(where)).first_offset:
+            self.checkpoints.raise_start(where, lambda: start)
 
 
 def _log_settings(
@@ -146,8 +156,8 @@ def _log_settings(
         **topic_settings,
         "eoslog.roll.bytes": roll_bytes,
         "eoslog.spare.segments": 0 if topic.internal else store_settings["eoslog.spare.segments"],
-        "eoslog.contiguous": not is_compacted(topic),
         "eoslog.holes.below": holes_below,
         "eoslog.fill.bytes": fill_bytes,
+        "eoslog.mapped.files": MAPPED_FILES_MAX,
         "eoslog.written.bytes": INT64_MAX if durability == "process" else WRITTEN_BYTES_MIN,
     }

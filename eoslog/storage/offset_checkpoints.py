@@ -7,11 +7,14 @@ recovery point that is written down index files are synced too, as recovery does
 there: commits, which do not sync them, do not move it. If several processes have the store open,
 each reads again what another one replaced, and one at a time replaces them: what one process wrote
 of its partitions stays when another writes of its own. A file that holds on disk what is to be
-written is left as it is: a close after reads alone syncs none of them.
+written is left as it is: a close after reads alone syncs none of them. While the store is open,
+room is reserved for the next log starts: they are written down before segments go, which is what
+makes room on a full disk.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +22,7 @@ from eoslog.bindings.shared_page import LOCK_CHECKPOINTS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.atomic_file import give_room_back, reserve_room
 from eoslog.fs.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
@@ -26,7 +30,10 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
     write_checkpoints,
 )
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
+
+# Reserved for the next log starts beyond the bytes of the present ones.
+_ROOM_BYTES = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +49,16 @@ class LastOffsets(NamedTuple):
     flushed_up_to: int  # Index files too, by this process.
 
 
-def last_offsets(partition: Partition) -> LastOffsets:
+def last_offsets(partition: UnifiedLog) -> LastOffsets:
     """Return what the checkpoints would say of an open partition now."""
     # The recovery point first: it must not be above the other two.
     recovery_point = partition.recovery_point
-    lost = partition.lost_range
+    start = partition.log_start_offset
+    lost = partition.damage.lost_range(start)
     return LastOffsets(
         recovery_point,
         # Else the next opening would know nothing of what is gone.
-        partition.log_start_offset if lost is None else lost[0],
+        start if lost is None else lost[0],
         partition.high_watermark,
         partition.flushed_up_to,
     )
@@ -147,6 +155,23 @@ class OffsetCheckpoints:
                         },
                         sync=sync,
                     )
+                    self._reserve()
+
+    def reserve(self) -> None:
+        """Reserve room for the next log starts, if there is room."""
+        with self._shared.held(LOCK_CHECKPOINTS):
+            self._reserve()
+
+    def _reserve(self) -> None:
+        path = self._paths[LOG_START_OFFSET]
+        written_bytes = 0
+        with suppress(OSError):
+            written_bytes = path.stat().st_size
+        reserve_room(path, written_bytes + _ROOM_BYTES)
+
+    def end(self) -> None:
+        """Give that room back: the store is being closed."""
+        give_room_back(self._paths[LOG_START_OFFSET])
 
     def raise_starts(self, looks: Mapping[TopicPartition, Callable[[], int]]) -> None:
         """Write down that logs start where the looks find them to, those that did below; synced on
@@ -166,10 +191,23 @@ class OffsetCheckpoints:
                 # What an error left may not be on the disk.
                 if raised or not self._stands(LOG_START_OFFSET, sync=True):
                     self._replace({LOG_START_OFFSET: {**starts, **raised}}, sync=True)
+                    self._reserve()
 
     def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
         """Raise the start of one log, as `raise_starts` does."""
         self.raise_starts({where: look})
+
+    def lower_recovery_point(self, where: TopicPartition, offset: int) -> None:
+        """Have no higher recovery point of a log than where it ends; synced on return.
+
+        To be called before the first append: what is appended below a higher one would pass for
+        synced. Raises as `write`.
+        """
+        with self._shared.held(LOCK_CHECKPOINTS), self._lock:
+            self._load()
+            points = self._offsets[RECOVERY_POINT]
+            lowered = {**points, where: min(offset, points.get(where, offset))}
+            self._replace({RECOVERY_POINT: lowered}, sync=True)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave partitions out that are being deleted; durable on return."""

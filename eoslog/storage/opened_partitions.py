@@ -9,16 +9,16 @@ directory is removed no process opens it. What another process deleted is closed
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import takewhile
 
-from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.control_state import ControlState
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.opened_log import LogOpening
-from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
+from eoslog.bindings.shared_page import COUNTER_TOPICS
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.common.durability import Durability
 from eoslog.common.topic_name import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -30,13 +30,9 @@ from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.identity_files import PARTITION_METADATA, id_bytes
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.session.append_signal import AppendSignal
-from eoslog.session.store_paths import StorePaths
-from eoslog.storage.damage import CutTail
-from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.damage import CutTail, misnamed_segment
 from eoslog.storage.log_opener import LogOpener
-from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
-from eoslog.storage.partition import Partition
+from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.partition_directory import (
     check_identity,
     is_directory,
@@ -48,19 +44,21 @@ from eoslog.storage.partition_directory import (
     synced_by_page_alone,
 )
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.storage.topic_registry import (
     INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
     TopicRegistry,
-    nothing_to_check,
     settings_of,
 )
+from eoslog.storage.unified_log import UnifiedLog
 
 _log = logging.getLogger(__name__)
 
 # Rows that another process stored so few records ago need not be stored again.
 ROWS_BEHIND_MAX = 100_000
+# For so long a close begins to recover what no process opened since an unclean stop.
+RECOVERY_AT_CLOSE_S = 0.5
 
 
 class OpenedPartitions:
@@ -68,58 +66,30 @@ class OpenedPartitions:
 
     def __init__(
         self,
-        paths: StorePaths,
+        opener: LogOpener,
         registry: TopicRegistry,
-        checkpoints: OffsetCheckpoints,
-        rows: ProducerStateStore,
-        config: Mapping[str, int],
         topic_defaults: Mapping[str, int],
-        durability: Durability,
-        signal: AppendSignal,
         found_ids: FoundProducerIds,
-        *,
-        session: bytes,
-        shared: SharedPage,
-        journal: CommitJournal | None = None,
-        check_files: Callable[[], None] = nothing_to_check,
+        check_files: Callable[[], None],
     ) -> None:
-        """`session` is the session's id, `shared` the page of its processes, `journal` this one's.
-
-        `check_files` raises where the store's files are not those that were opened any more.
-        """
+        """`check_files` raises where the store's files are not those that were opened any more."""
         self._check_files = check_files
-        self._paths = paths
-        self._session = session
-        self._shared = shared
+        self._opener = opener
+        self._paths = opener.paths
         self._registry = registry
-        self._checkpoints = checkpoints
-        self._rows = rows
-        self._holes = LegalHoles(paths, registry, checkpoints, rows)
-        self._opener = LogOpener(
-            paths,
-            checkpoints,
-            self._holes,
-            rows,
-            config,
-            durability,
-            signal,
-            session=session,
-            shared=shared,
-            journal=journal,
-        )
         self._topic_defaults = topic_defaults
         self._found_ids = found_ids
         self._lock = threading.RLock()
-        self._opened: dict[TopicPartition, Partition] = {}
+        self._opened: dict[TopicPartition, UnifiedLog] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
         self._unrecovered: set[TopicPartition] = set()
         self._refused: dict[TopicPartition, str] = {}
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
         self._topics_count = self._departures = -1
-        self._on_loaded: Callable[[Partition], None] | None = None
-        self._on_opened: Callable[[Partition], None] | None = None
-        self._on_recovered: Callable[[Partition], None] | None = None
+        self._on_loaded: Callable[[UnifiedLog], None] | None = None
+        self._on_opened: Callable[[UnifiedLog], None] | None = None
+        self._on_recovered: Callable[[UnifiedLog], None] | None = None
         self.cut_bytes = 0
         self.cuts: list[CutTail] = []
         self.closed_offsets: dict[TopicPartition, LastOffsets] = {}
@@ -138,21 +108,22 @@ class OpenedPartitions:
         self._unrecovered.update(unrecovered)
         self._departures = -1  # Those of topics that are gone are to be dropped.
 
-    def watch_recovered(self, on_recovered: Callable[[Partition], None]) -> None:
-        """Call `on_recovered` with each partition that is recovered, before anybody reads it.
+    def watch_recovered(self, on_recovered: Callable[[UnifiedLog], None]) -> None:
+        """Call `on_recovered` with each partition that is recovered, or was found to have lost its
+        end, before anybody reads it.
 
         Called with the lock held under which partitions are opened: it may wait for no other.
         """
         self._on_recovered = on_recovered
 
-    def watch_opened(self, on_opened: Callable[[Partition], None]) -> None:
+    def watch_opened(self, on_opened: Callable[[UnifiedLog], None]) -> None:
         """Call `on_opened` with each partition that is open or will be opened."""
         with self._lock:
             self._on_opened = on_opened
             for partition in self._opened.values():
                 on_opened(partition)
 
-    def watch_loaded(self, on_loaded: Callable[[Partition], None]) -> None:
+    def watch_loaded(self, on_loaded: Callable[[UnifiedLog], None]) -> None:
         """Call `on_loaded` with each partition of a user's topic that this process opens and no
         other one has open, before its opener has it. No lock is held for that.
         """
@@ -170,13 +141,13 @@ class OpenedPartitions:
                 where for where in self._unrecovered if self._state_of_session(where) is None
             )
 
-    def opened(self) -> list[Partition]:
+    def opened(self) -> list[UnifiedLog]:
         """The partitions that are open now, internal ones too."""
         self._follow_topics()
         with self._lock:
             return list(self._opened.values())
 
-    def find(self, where: TopicPartition) -> Partition | None:
+    def find(self, where: TopicPartition) -> UnifiedLog | None:
         """The partition of a user's topic, opened; None if there is no such topic or partition."""
         while True:
             self._follow_topics()
@@ -192,7 +163,7 @@ class OpenedPartitions:
                 if not self._was_deleted(topic):
                     raise
 
-    def find_for_transaction(self, where: TopicPartition) -> Partition | None:
+    def find_for_transaction(self, where: TopicPartition) -> UnifiedLog | None:
         """Find a partition like `find`, and the partitions of groups' offsets too, which are made
         if need be.
         """
@@ -204,7 +175,7 @@ class OpenedPartitions:
         """Return the partitions of `__transaction_state` that have a directory."""
         return self.existing_internal_partitions(TRANSACTION_STATE_TOPIC)
 
-    def state_partition(self, number: int) -> Partition:
+    def state_partition(self, number: int) -> UnifiedLog:
         """Return a partition of `__transaction_state`, opened; it is made if it is not there."""
         return self.internal_partition(TRANSACTION_STATE_TOPIC, number)
 
@@ -212,7 +183,7 @@ class OpenedPartitions:
         """Return the partitions of `__consumer_offsets` that have a directory."""
         return self.existing_internal_partitions(CONSUMER_OFFSETS_TOPIC)
 
-    def offsets_partition(self, number: int) -> Partition:
+    def offsets_partition(self, number: int) -> UnifiedLog:
         """Return a partition of `__consumer_offsets`, opened; it is made if it is not there."""
         return self.internal_partition(CONSUMER_OFFSETS_TOPIC, number)
 
@@ -224,13 +195,18 @@ class OpenedPartitions:
             numbers = range(INTERNAL_TOPIC_PARTITIONS)
             return [number for number in numbers if is_directory(f"{prefix}{number}")]
 
+    def closed_end(self, where: TopicPartition) -> int | None:
+        """Return where a cleanly closed log ends, by its page; None if that does not say."""
+        state = page_of(self._paths, where)
+        return state.log_end_offset if state is not None and state.sealed else None
+
     def has_files(self, where: TopicPartition) -> bool:
         """Return True if a partition, of any topic, has a directory."""
         path = str(self._paths.partition(where))
         with named_os_errors(f"looking at {path}"):
             return is_directory(path)
 
-    def internal_partition(self, topic_name: str, number: int) -> Partition:
+    def internal_partition(self, topic_name: str, number: int) -> UnifiedLog:
         """Return a partition of an internal topic, opened; it is made if it is not there."""
         where = TopicPartition(topic_name, number)
         partition = self._opened.get(where)
@@ -249,23 +225,25 @@ class OpenedPartitions:
     def _make_internal(self, where: TopicPartition) -> TopicDescription:
         with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
             if not self.has_files(where):
-                self._checkpoints.note_if_lost(where, synced_by_page_alone(self._paths, where))
+                self._opener.checkpoints.note_if_lost(
+                    where, synced_by_page_alone(self._paths, where)
+                )
                 make_partition_directory(self._paths, where, topic.topic_id)
                 sync_directory(self._paths.root)
             return topic
 
-    def find_of_any_topic(self, where: TopicPartition) -> Partition | None:
+    def find_of_any_topic(self, where: TopicPartition) -> UnifiedLog | None:
         """Find a partition like `find`, and those of internal topics too."""
         if where.topic not in INTERNAL_TOPICS:
             return self.find(where)
         return self.internal_partition(where.topic, where.partition)
 
-    def if_open(self, where: TopicPartition) -> Partition | None:
+    def if_open(self, where: TopicPartition) -> UnifiedLog | None:
         """The partition if it is open, an internal one too."""
         self._follow_topics()
         return self._opened.get(where)
 
-    def with_transactions(self, topic: str | None, partition: int | None) -> Iterator[Partition]:
+    def with_transactions(self, topic: str | None, partition: int | None) -> Iterator[UnifiedLog]:
         """Every partition that transactions may be open in, of all topics or of one; opened."""
         for one in self._registry.all():
             if one.name == TRANSACTION_STATE_TOPIC or topic not in (None, one.name):
@@ -285,7 +263,7 @@ class OpenedPartitions:
         snapshot and the batches after it.
         """
         try:
-            known = self._rows.highest_producer_ids(STAGED_PRODUCER_ID_MIN)
+            known = self._opener.rows.highest_producer_ids(STAGED_PRODUCER_ID_MIN)
         except StateStoreDamagedError:
             known = {}  # It was re-created, and is empty.
         for highest in known.values():
@@ -334,8 +312,8 @@ class OpenedPartitions:
                 remove_partition_files(self._paths, where)
         # Last: a process that had it open may have written rows until then.
         for where in partitions:
-            self._rows.delete_partition(topic.topic_id, where.partition)
-        self._checkpoints.forget(partitions)
+            self._opener.rows.delete_partition(topic.topic_id, where.partition)
+        self._opener.checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 
     def _mark_deleted(self, topic: TopicDescription, where: TopicPartition) -> None:
@@ -373,7 +351,7 @@ class OpenedPartitions:
 
     def _follow_topics(self) -> None:
         """Let go of the partitions that another process deleted. Cheap where no topic changed."""
-        if self._shared.counter(COUNTER_TOPICS) != self._topics_count:
+        if self._opener.shared.counter(COUNTER_TOPICS) != self._topics_count:
             self._let_go_of_deleted()
 
     def _let_go_of_earlier(self, topic: TopicDescription, where: TopicPartition) -> None:
@@ -384,7 +362,7 @@ class OpenedPartitions:
         if partition is not None and partition.topic_id != topic.topic_id:
             self._let_go_of(where, partition)
 
-    def _let_go_of(self, where: TopicPartition, partition: Partition) -> None:
+    def _let_go_of(self, where: TopicPartition, partition: UnifiedLog) -> None:
         # In this order: what an interrupt leaves undone, the next look does.
         self._deleted.add(where.topic)
         partition.close(clean=False)
@@ -393,7 +371,7 @@ class OpenedPartitions:
     def _let_go_of_deleted(self) -> None:
         with self._lock:
             # First: what changes from here on is seen with the next look.
-            count = self._shared.counter(COUNTER_TOPICS)
+            count = self._opener.shared.counter(COUNTER_TOPICS)
             is_any = self._opened or self._unrecovered
             if is_any and (departures := self._registry.departures) != self._departures:
                 for where, partition in list(self._opened.items()):
@@ -448,6 +426,17 @@ class OpenedPartitions:
                 errors.append(error)
         return errors
 
+    def recover_rest(self) -> None:
+        """Recover what no process opened since an unclean stop, at a close by the last process.
+
+        So those logs end with their last batch too, as Kafka's tools expect. What there is no time
+        for, and what cannot be recovered, stays unrecovered.
+        """
+        until_s = time.monotonic() + RECOVERY_AT_CLOSE_S
+        wanted = takewhile(lambda _: time.monotonic() < until_s, sorted(self.unrecovered))
+        for error in self._open_each(wanted):
+            _log.warning("left to the next opening: %s", error)
+
     def open_held(self) -> list[EoslogError]:
         """Open what readers are held in by a process of the session, or were by one that died."""
         return self._open_each(
@@ -479,7 +468,7 @@ class OpenedPartitions:
     def _state_of_session(self, where: TopicPartition) -> ControlState | None:
         """Return the partition's page, if it was opened in this session."""
         state = page_of(self._paths, where)
-        if state is None or state.session != self._session or not state.ready:
+        if state is None or state.session != self._opener.session or not state.ready:
             return None
         return state
 
@@ -515,7 +504,10 @@ class OpenedPartitions:
                 if partition.failed:
                     partition.close(clean=False)
                     errors.append(
-                        StoreError(f"{partition.topic_partition}: a sync failed; it needs recovery")
+                        StoreError(
+                            f"{partition.topic_partition}: a sync or its recovery failed; it needs "
+                            "recovery"
+                        )
                     )
                     continue
                 partition.producer_state.persist()
@@ -559,20 +551,20 @@ class OpenedPartitions:
 
     # Opening.
 
-    def _open(self, topic: TopicDescription, where: TopicPartition) -> Partition:
+    def _open(self, topic: TopicDescription, where: TopicPartition) -> UnifiedLog:
         before = self._opened.get(where)
         partition = self._open_locked(topic, where)
         if partition is not before:
             self._loaded(partition)
         return partition
 
-    def _loaded(self, partition: Partition) -> None:
+    def _loaded(self, partition: UnifiedLog) -> None:
         """Report a partition that was opened, here first: another process would have seen to it."""
         is_users = partition.topic not in INTERNAL_TOPICS
         if self._on_loaded is not None and is_users and not partition.attached:
             self._on_loaded(partition)
 
-    def _open_locked(self, topic: TopicDescription, where: TopicPartition) -> Partition:
+    def _open_locked(self, topic: TopicDescription, where: TopicPartition) -> UnifiedLog:
         with self._lock:
             self._let_go_of_earlier(topic, where)
             partition = self._opened.get(where)
@@ -588,14 +580,14 @@ class OpenedPartitions:
             with self._opening(where), self._directory_locked(where), LogOpening() as opening:
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
-                unknown = self._holes.is_unknown(topic, where)
+                unknown = self._opener.holes.is_unknown(topic, where)
                 clean = where not in self._unrecovered and not unknown
                 partition = self._opener.open(
                     topic, where, self.config_of(topic), clean=clean, opening=opening
                 )
                 if unknown and not partition.attached:
                     with named_os_errors(f"opening {where}"):
-                        self._holes.look(topic, where, partition.log)
+                        self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
                 self._opened[where] = partition
             if self._on_opened is not None:
@@ -626,7 +618,7 @@ class OpenedPartitions:
         if self._was_deleted(topic):
             raise LogClosedError(f"topic {topic.name} was deleted")
 
-    def _restore(self, partition: Partition, clean: bool) -> None:
+    def _restore(self, partition: UnifiedLog, clean: bool) -> None:
         """Restore the producers of a partition whose log is open, and what comes with recovery."""
         where = partition.topic_partition
         with named_os_errors(f"opening {where}"):
@@ -642,14 +634,14 @@ class OpenedPartitions:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
         if where.topic == CONSUMER_OFFSETS_TOPIC:
-            self._rows.delete_group_rows_beyond(where.partition, partition.log_end_offset)
+            self._opener.rows.delete_group_rows_beyond(where.partition, partition.log_end_offset)
         self._report_cut(partition)
-        if not clean:
-            self._unrecovered.discard(where)
-            if self._on_recovered is not None:
-                self._on_recovered(partition)
+        self._unrecovered.discard(where)
+        # A marker may be among what is lost, whatever the stop was.
+        if (not clean or partition.damage.has_lost_end) and self._on_recovered is not None:
+            self._on_recovered(partition)
 
-    def _report_cut(self, partition: Partition) -> None:
+    def _report_cut(self, partition: UnifiedLog) -> None:
         where = partition.topic_partition
         if partition.cut_bytes:
             self.cut_bytes += partition.cut_bytes
@@ -662,4 +654,13 @@ class OpenedPartitions:
                 partition.log_end_offset,
                 kept,
             )
-            partition.note_cut(kept)
+            if end == partition.log_start_offset:
+                partition.damage.note(misnamed_segment(kept, end))
+        if partition.failed:
+            _log.error(
+                "%s: there is no room to keep what recovery has to cut off after offset %d: until "
+                "the store is opened with room for it, the log is read up to there, and takes no "
+                "appends",
+                where,
+                partition.log_end_offset,
+            )

@@ -24,14 +24,14 @@ from eoslog.fs.identity_files import (
 )
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, remove_directory
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 
 _log = logging.getLogger(__name__)
 
 # A sync of the file system waits for what other programs wrote, too.
 SYNCED_EACH_MAX = 32
-# A directory that somebody else still makes a file in is removed again, so often.
+# A directory that another process still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100
 _REMOVAL_PAUSE_S = 0.001
 # Errors of stat where there is nothing, as `Path.is_dir` takes it.

@@ -14,7 +14,7 @@ the row is loaded (`incomplete`).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,11 @@ class PartitionProducers:
         topic_id: str,
         rows: ProducerStateStore,
         cached_max: int,
-        *,
-        on_restored: Callable[[], None],
     ) -> None:
-        """`on_restored` is called each time after the table was filled, with the lock held."""
         self.log = log  # A stub once the partition is closed.
         self.cached_max = cached_max
+        # Called each time after the table was filled, with the lock held.
+        self.on_restored: Callable[[], None]
         self.adopting: set[int] = set()  # Ids that do not expire, as their batches are adopted.
         self.restored_from = ""  # Source of the table: "rows", "snapshot" or "log".
         self.persisted_offset = -1  # Offset up to which LMDB's rows are true; -1 if it has none.
@@ -73,14 +72,13 @@ class PartitionProducers:
         self._partition = topic_partition.partition
         self._topic_id = topic_id
         self._rows = rows
-        self._on_restored = on_restored
         # Held by work on the table and the rows together; it keeps out an eviction.
         self._lock = ThreadLock()
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._loaded_offset = 0
         # Of producers in LMDB alone: before which time they had expired, and which ids had not.
-        self._expired_at_load: tuple[int, frozenset[int]] | None = None
+        self._expired_at_load: tuple[int, Container[int]] | None = None
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
         # then: another process may still write a row that is true below that.
         self._dropped: dict[int, int] = {}
@@ -132,12 +130,12 @@ class PartitionProducers:
             try:
                 self.restored_from = self._restore_table()
                 self._loaded_offset = self._replayed_from()
-                self._on_restored()
+                self.on_restored()
             except (FellBehindError, OffsetOutOfRangeError, FileNotFoundError):
                 # The last: a snapshot that went with its segment between the look and the reading.
                 if not self.log.attached:
                     raise
-                # Another process deleted segments meanwhile; first it stored what they held.
+                # Another process deleted segments; first it stored what they held.
                 self.log.reattach()
                 self.persisted_offset = -1
             else:
@@ -313,7 +311,7 @@ class PartitionProducers:
         while True:
             self._complete_rows()
             rows, offset = self.log.dirty_producers()
-            # What another process appended meanwhile may have put a part of a producer in memory.
+            # What another process appended since may have put a part of a producer in memory.
             if not self._is_incomplete():
                 return rows, offset
 
@@ -335,27 +333,28 @@ class PartitionProducers:
             self._dropped = {one: at for one, at in self._dropped.items() if at > offset}
         return end
 
-    def expire(self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]) -> int:
+    def expire(self, oldest_timestamp_ms: int, find_exempt: Callable[[], Container[int]]) -> int:
         """Forget producers last seen before a time, in memory and in LMDB, and return how many.
 
         `find_exempt` returns the ids that stay. It is called after the idle ones were found, so
         that one that just began to write with old timestamps is among them.
         """
         expired = set(self.log.expired_producers(oldest_timestamp_ms))
-        if not expired and not self.log.evicted_producer_count:
-            return 0
-        exempt = find_exempt() | self.adopting
         evicted = set()
         if self.log.evicted_producer_count:
             for producer_id, row in self._all_rows():
                 state = row_state(row)
                 idle = state.last_timestamp < oldest_timestamp_ms
-                if idle and state.current_txn_first_offset < 0 and producer_id not in exempt:
+                if idle and state.current_txn_first_offset < 0:
                     evicted.add(producer_id)
-        return self._forget(expired - exempt, oldest_timestamp_ms, evicted)
+        if not expired and not evicted:
+            return 0
+        exempt = find_exempt()
+        stay = {one for one in expired | evicted if one in exempt} | self.adopting
+        return self._forget(expired - stay, oldest_timestamp_ms, evicted - stay)
 
     def forget_expired_at_load(
-        self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
+        self, oldest_timestamp_ms: int, find_exempt: Callable[[], Container[int]]
     ) -> int:
         """Forget the producers that had expired when they were loaded, just now, and return how
         many.
@@ -375,7 +374,7 @@ class PartitionProducers:
         exempt = find_exempt()
         if evicted_count:
             self._expired_at_load = (oldest_timestamp_ms, exempt)
-        return self.forget(found - exempt, oldest_timestamp_ms)
+        return self.forget((one for one in found if one not in exempt), oldest_timestamp_ms)
 
     def _wrote_only_before(self, state: ProducerState | None) -> bool:
         """True if a producer wrote nothing that was replayed, nor anything since."""
@@ -412,7 +411,7 @@ class PartitionProducers:
     def _forget(
         self, producer_ids: set[int], oldest_timestamp_ms: int | None, evicted: set[int]
     ) -> int:
-        """Forget producers, and `evicted` ones, which may have been loaded meanwhile."""
+        """Forget producers, and `evicted` ones, which may have been loaded since."""
         if not producer_ids and not evicted:
             return 0
         return self._with_rows(
@@ -574,7 +573,7 @@ class PartitionProducers:
 
     def stored_rows(self) -> tuple[str, Iterable[bytes], int] | None:
         """Return the path of LMDB, its rows, and the offset up to which they are true; None if
-        there are none, or they were lost meanwhile.
+        there are none, or they were lost since.
         """
         try:
             head = self._rows.read_head(self._topic_id, self._partition)

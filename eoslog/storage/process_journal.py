@@ -2,7 +2,9 @@
 
 What writes to it is native; docs/commit-journal.md has the protocol, whose steps are named here. A
 process has no file until it waited for the disk often: then one that lives for a moment pays
-nothing. One thread makes the file, larger ones as they are needed, and retires its halves.
+nothing. One thread, which the waits wake, takes a file that an earlier process kept or makes one,
+makes larger ones as they are needed, and retires their halves. Where that fails, commits go on by
+the journal as it is, or by the files of the logs, and it is tried again.
 """
 
 import errno
@@ -11,18 +13,22 @@ import mmap
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, JOURNAL_ID_BYTES, CommitJournal
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.config import NO_LIMIT
+from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.fs.file_system import mount_of
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.session.background_thread import BackgroundThread
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
+from eoslog.storage.kept_journals import FILE_BYTES_MAX, keep_journal, take_kept_journal
 
 # Of a half, where its size is not given: the first one, and those that follow as it fills up.
 HALF_BYTES_FIRST = 1 << 20
@@ -31,8 +37,9 @@ GROWTH = 8
 HALF_BYTES_MIN = 64 << 10
 # A half that fills up in a shorter time is too small.
 FILLED_S_MIN = 1.0
-# What could not be retired is tried again after so long.
+# What failed is tried again after so long, then after twice as long each time.
 RETRY_S = 1.0
+RETRY_S_MAX = 60.0
 _IDLE_S = 3600.0
 _ZEROS_BYTES = 1 << 20
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
@@ -42,45 +49,72 @@ _WAYS = ((os.O_DIRECT | os.O_DSYNC, True), (0, False))
 _log = logging.getLogger(__name__)
 
 
+class _JournalFile(NamedTuple):
+    """A file of the journal, open and locked."""
+
+    path: Path
+    file: UnforkedFile
+
+
 class ProcessJournal:
     """The journal of one process for one store, with durability other than "process"."""
 
-    def __init__(self, paths: StorePaths, half_bytes: int, slot: bytes) -> None:
+    def __init__(
+        self, paths: StorePaths, half_bytes: int, slot: bytes, check_files: Callable[[], object]
+    ) -> None:
         """`half_bytes` is the setting `eoslog.journal.bytes`: NO_LIMIT, 0 or a size. `slot` is the
-        process's: whoever looks after dead ones knows the file by it.
+        process's, and names the file: other processes find a dead one's file by it. `check_files`
+        raises if the store's directory is not the one that was opened.
         """
         self.journal = CommitJournal()
-        self.path: Path | None = None  # Of its file.
         self._paths = paths
         self._fixed_bytes = half_bytes
         self._slot = slot
-        self._file: UnforkedFile | None = None
+        self._check_files = check_files
+        self._current: _JournalFile | None = None
+        self._before: _JournalFile | None = None  # Not retired yet.
         self._thread = BackgroundThread("eoslog-journal", self._run)
         self._stopped = False
-        self._settled = False  # Whether to have a file.
-        self._filled_s = 0.0
-        self._warned = False
+        self._warnings = RepeatedWarnings(_log)
+        self._error_count = 0
+        self._last_error = ""
+        # The thread's.
+        self._wanted_bytes = 0  # Of a half of the file to be made next.
+        self._fill_count = 0  # Of the journal, as it was when last looked at,
+        self._filled_s = 0.0  # ... and when that was.
+        self._failed_count = 0  # The same of its failed writes.
+        self._retry_s = RETRY_S
+        self._due_s = 0.0  # No file is made before.
 
     # From other threads.
 
+    @property
+    def path(self) -> Path | None:
+        """Path of its file."""
+        return self._current.path if self._current is not None else None
+
     def begin(self) -> None:
-        """Make the file at once, if its size was given."""
-        if self._fixed_bytes > 0:
-            self._start()
-
-    def start_if_wanted(self) -> None:
-        """Make the file if the process waited for the disk often. Costs next to nothing."""
-        if self._settled or not self.journal.wanted:
+        """Have the thread wait until the process waits for the disk often, or make a file at once,
+        if its size was given.
+        """
+        if self._fixed_bytes == 0:
             return
-        self._settled = True
-        if self._fixed_bytes == NO_LIMIT and mount_of(self._paths.root).kind not in _IN_MEMORY:
-            self._start()
-
-    def _start(self) -> None:
+        if self._fixed_bytes > 0:
+            self.journal.want()
         try:
             self._thread.start()
         except OutOfMemoryError as error:
             self._warn(error)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what it is, wrote, and met."""
+        return {
+            "usable": self.journal.usable,
+            "half_bytes": self.journal.half_bytes,
+            **self.journal.counts,
+            "error_count": self._error_count,
+            "last_error": self._last_error,
+        }
 
     def stop(self) -> None:
         """Take no more records: what is to be durable goes by the files. A second call does
@@ -94,106 +128,158 @@ class ProcessJournal:
         self.journal.stop()
 
     def end(self) -> None:
-        """Let go of the file, once the logs are closed. It is removed if it holds nothing that
-        their files do not; else it stays for whoever comes next.
+        """Let go of the file, once the logs are closed. It is kept for the next one (K1) if it
+        holds nothing that their files do not; else it stays for the next opener. A second call does
+        nothing.
         """
         self.stop()
         self.journal.free_buffers()
-        if self._file is not None:
-            if self.path is not None and self.journal.is_empty:
-                with named_os_errors(f"removing {self.path}"):
-                    self.path.unlink(missing_ok=True)
-            self._file.close()
-            self._file = None
+        current, self._current = self._current, None
+        before, self._before = self._before, None
+        try:
+            if before is not None and self.journal.is_retired(before=True):
+                self._remove(before.path)
+            if current is not None and self.journal.is_retired():
+                keep_journal(self._paths, current.path)
+        finally:
+            for one in (current, before):
+                if one is not None:
+                    one.file.close()
+
+    def _remove(self, path: Path) -> None:
+        with named_os_errors(f"removing {path}"):
+            path.unlink(missing_ok=True)
 
     # The thread.
 
     def _run(self) -> None:
-        try:
-            if not self._stopped:
-                self._take(self._first_bytes())
-        except (EoslogError, OSError, MemoryError) as error:
-            self._warn(error)
-            return
         while not self._stopped:
             work = self.journal.work
             try:
-                all_done = self._retire()
+                all_done = self._attend()
             except (EoslogError, OSError, MemoryError) as error:
                 self._warn(error)
                 all_done = False
-            self.journal.wait(work, _IDLE_S if all_done else RETRY_S)
+            if all_done:
+                self._retry_s = RETRY_S
+                self.journal.wait(work, _IDLE_S)
+                continue
+            self.journal.wait(work, self._retry_s)
+            if self.journal.work == work:
+                self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
 
     def _warn(self, error: BaseException) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "%s: commits go by the files of the logs, without a journal: %s",
-                self._paths.root,
-                error,
-            )
+        self._error_count += 1
+        self._last_error = str(error)
+        how = "by the journal as it is" if self.journal.usable else "by the files of the logs"
+        self._warnings.warning("%s: commits go %s: %s", self._paths.root, how, error)
+
+    def _attend(self) -> bool:
+        """Retire what is full (H2 to H4), and have another file if one is wanted: the first, a
+        larger one, or one for a file that takes nothing more. True if nothing is left to be done.
+        """
+        self._look_at_file()
+        self._take_wanted()  # First, while the other half fills up.
+        all_done = self._empty_all()
+        if self._before is not None and self.journal.is_retired(before=True):
+            before, self._before = self._before, None
+            before.file.close()
+            self._remove(before.path)
+        if self._current is not None and not all_done:
+            # It covers a log whose sync failed, and keeps the only good copy.
+            self._wanted_bytes = max(self._wanted_bytes, self.journal.half_bytes)
+        self._take_wanted()
+        return all_done and not self._wanted_bytes
+
+    def _look_at_file(self) -> None:
+        """Note whether there has to be another one."""
+        now_s = time.monotonic()
+        if self._current is None:
+            if self.journal.wanted and (self._fixed_bytes > 0 or not self._is_in_memory()):
+                self._wanted_bytes = self._first_bytes()
+            return
+        half_bytes = self.journal.half_bytes
+        if self._fill_count != self.journal.fill_count:
+            self._fill_count = self.journal.fill_count
+            is_small = now_s - self._filled_s < FILLED_S_MIN
+            self._filled_s = now_s
+            if is_small and self._fixed_bytes == NO_LIMIT and half_bytes < HALF_BYTES_LAST:
+                self._wanted_bytes = min(half_bytes * GROWTH, HALF_BYTES_LAST)
+        failed_errno = self.journal.failed_errno
+        if failed_errno:
+            self._wanted_bytes = max(self._wanted_bytes, half_bytes)
+            if self._failed_count != self.journal.failed_count:
+                self._failed_count = self.journal.failed_count
+                self._due_s = now_s + self._retry_s
+                self._warn(OSError(failed_errno, os.strerror(failed_errno), str(self.path)))
+
+    def _is_in_memory(self) -> bool:
+        return mount_of(self._paths.root).kind in _IN_MEMORY
 
     def _first_bytes(self) -> int:
         if self._fixed_bytes == NO_LIMIT:
             return HALF_BYTES_FIRST
         return max(HALF_BYTES_MIN, -(-self._fixed_bytes // BLOCK_BYTES) * BLOCK_BYTES)
 
+    def _take_wanted(self) -> None:
+        """Have another file, if one is wanted and the one before the last is retired."""
+        if not self._wanted_bytes or self._before is not None or time.monotonic() < self._due_s:
+            return
+        try:
+            self._take(self._wanted_bytes)
+        except (EoslogError, OSError, MemoryError):
+            self._due_s = time.monotonic() + self._retry_s
+            raise
+        self._wanted_bytes = 0
+        self._filled_s = time.monotonic()
+
     def _take(self, half_bytes: int) -> None:
-        """Have a new file (M1 to M5); what an earlier one held is retired."""
+        """Go over to another file of this size, or to a larger one that was kept (M1 to M5)."""
         folder = self._paths.journals
+        self._check_files()
         make_directories(folder)
         sync_directory(folder.parent)
         path = folder / f"{self._slot.hex()}-{secrets.token_hex(4)}"
         unfinished = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file: UnforkedFile | None = None
         try:
             with named_os_errors(f"making {path}"):
-                file, synced = self._file_of_zeros(unfinished, HALVES * half_bytes)
-            if self._replace(file, synced, half_bytes, unfinished, path):
-                return
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        file.close()
-        unfinished.unlink(missing_ok=True)
+                file, synced, size_bytes = self._file_of(unfinished, HALVES * half_bytes)
+                if not self._stopped:
+                    self._go_over(_JournalFile(path, file), synced, size_bytes // HALVES)
+        finally:
+            if file is not None and (self._current is None or self._current.file is not file):
+                file.close()
+                unfinished.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
-    def _replace(
-        self, file: UnforkedFile, synced: bool, half_bytes: int, unfinished: Path, path: Path
-    ) -> bool:
-        """Go over to the file; False if the store is being closed, or the one before holds on."""
-        if self._stopped:
-            return False
-        if self._file is not None:
-            self.journal.stop()
-            if not self._empty_all() or self.journal.failed_errno:
-                return False
-        with named_os_errors(f"making {path}"):
-            self.journal.take_file(file, synced, secrets.token_bytes(JOURNAL_ID_BYTES), half_bytes)
-            os.fsync(file.fileno())
-            unfinished.rename(path)
-        sync_directory(path.parent)
-        before, self.path = self.path, path
-        file_before, self._file = self._file, file
-        if not self._stopped:
-            self.journal.start()
-        if file_before is not None and before is not None:
-            before.unlink(missing_ok=True)
-            file_before.close()
-        return True
+    def _go_over(self, taken: _JournalFile, synced: bool, half_bytes: int) -> None:
+        """Use a file that has its unfinished name (M3 to M5); the one before is to be retired."""
+        journal_id = secrets.token_bytes(JOURNAL_ID_BYTES)
+        CommitJournal.write_headers(taken.file, synced, journal_id, half_bytes)
+        os.fsync(taken.file.fileno())
+        taken.path.with_name(taken.path.name + TEMPORARY_SUFFIX).rename(taken.path)
+        sync_directory(taken.path.parent)
+        self.journal.stop()
+        try:
+            self.journal.take_file(taken.file, synced, journal_id, half_bytes)
+            self._before, self._current = self._current, taken
+        finally:
+            if not self._stopped:
+                self.journal.start()
 
-    def _retire(self) -> bool:
-        """Retire the halves that are full (H2 to H4); whether none is left."""
-        full = self.journal.full_halves()
-        if not full:
-            return True
-        now_s = time.monotonic()
-        is_small = now_s - self._filled_s < FILLED_S_MIN
-        self._filled_s = now_s
-        all_done = self._empty_all()
-        half_bytes = self.journal.half_bytes
-        grows = is_small and self._fixed_bytes == NO_LIMIT and half_bytes < HALF_BYTES_LAST
-        if all_done and grows and not self._stopped:
-            self._take(min(half_bytes * GROWTH, HALF_BYTES_LAST))
-        return all_done
+    def _file_of(self, path: Path, size_bytes: int) -> tuple[UnforkedFile, bool, int]:
+        """A locked file of blocks that were written; whether its writes need no sync, and its size
+        (M1, M2).
+        """
+        bytes_max = FILE_BYTES_MAX if self._fixed_bytes == NO_LIMIT else size_bytes
+        kept_bytes = take_kept_journal(self._paths, size_bytes, bytes_max, path)
+        if kept_bytes is not None:
+            # A copy of the store that is made of links has the same file.
+            if path.stat().st_nlink == 1:
+                return *self._file_of_zeros(path, BLOCK_BYTES), kept_bytes
+            path.unlink()
+        return *self._file_of_zeros(path, size_bytes), size_bytes
 
     def _empty_all(self) -> bool:
         all_done = True
@@ -210,7 +296,7 @@ class ProcessJournal:
         return all_done
 
     def _file_of_zeros(self, path: Path, size_bytes: int) -> tuple[UnforkedFile, bool]:
-        """A file of blocks that were written, locked; whether its writes need no sync (M1, M2)."""
+        """A file with so many zeros at its beginning, locked; whether its writes need no sync."""
         zeros = mmap.mmap(-1, _ZEROS_BYTES)
         for flags, synced in _WAYS:
             file: UnforkedFile | None = None
@@ -229,7 +315,7 @@ class ProcessJournal:
         raise AssertionError("the last way raises")
 
     def _write_zeros(self, descriptor: int, zeros: mmap.mmap, size_bytes: int) -> None:
-        """Not all of them if the store is being closed: nobody uses the file then."""
+        """Not all of them if the store is being closed: no process uses the file then."""
         view = memoryview(zeros)
         for at in range(0, size_bytes, _ZEROS_BYTES):
             if self._stopped:

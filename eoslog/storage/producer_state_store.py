@@ -8,7 +8,7 @@
 - state: the newest record of each key of the internal log; applied: per partition of it the offset
   up to which that is true, and up to which it may know records (some may be newer); per partition
   of an internal topic, how large what held was when it was compacted last;
-- undecided: the keys, among those, of transactions that are not complete;
+- undecided: the keys, among those, of transactions, and of staged jobs, that are not complete;
 - group-offsets: the offsets that groups committed, and up to where of their log that is true;
 - session: the last clean close.
 
@@ -21,7 +21,9 @@ partition's lock is held inside LMDB.
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import islice, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -70,6 +72,7 @@ _DATABASES = (
 )
 
 _Row = TypeVar("_Row")
+_Result = TypeVar("_Result")
 
 
 class RowsHead(NamedTuple):
@@ -86,17 +89,102 @@ class PartitionRows(NamedTuple):
     abort_files: list[tuple[int, int, int]]
 
 
+class Tables:
+    """The databases of the environment within one transaction; values have a checksum there."""
+
+    def __init__(self, transaction: lmdb.Transaction, databases: Mapping[bytes, Any]) -> None:
+        self._transaction: Any = transaction  # All that it returns is bytes, and no view of them.
+        self._databases = databases
+
+    def has(self, name: bytes, key: bytes) -> bool:
+        """True if a key is there, with a value or without."""
+        return self._transaction.get(key, db=self._databases[name]) is not None
+
+    def get(self, name: bytes, key: bytes) -> bytes | None:
+        """Return the value of a key; None if there is no such key."""
+        value = self._transaction.get(key, db=self._databases[name])
+        return None if value is None else checked(value)
+
+    def put(self, name: bytes, key: bytes, value: bytes) -> bool:
+        """Put a value in; return True if the key is new."""
+        return self._transaction.replace(key, sealed(value), db=self._databases[name]) is None
+
+    def mark(self, name: bytes, key: bytes, *, is_there: bool) -> None:
+        """Put a key in without a value, or take it out."""
+        if is_there:
+            self._transaction.put(key, b"", db=self._databases[name])
+        else:
+            self._transaction.delete(key, db=self._databases[name])
+
+    def delete(self, name: bytes, key: bytes) -> bool:
+        """Take a key out; return True if it was there."""
+        return bool(self._transaction.delete(key, db=self._databases[name]))
+
+    def change(self, name: bytes, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Put values in; None takes a key out."""
+        for key, value in changes:
+            if value is None:
+                self.delete(name, key)
+            else:
+                self.put(name, key, value)
+
+    def clear(self, name: bytes) -> None:
+        """Take all keys out."""
+        self._transaction.drop(self._databases[name], delete=False)
+
+    def count(self, name: bytes) -> int:
+        """Return how many keys there are."""
+        return int(self._transaction.stat(self._databases[name])["entries"])
+
+    def keys(self, name: bytes, prefix: bytes = b"", count: int | None = None) -> list[bytes]:
+        """Return keys that begin with `prefix`, up to `count` of them."""
+        with self._transaction.cursor(db=self._databases[name]) as cursor:
+            cursor.set_range(prefix)
+            keys = cursor.iternext(keys=True, values=False)
+            return list(islice(takewhile(lambda key: key.startswith(prefix), keys), count))
+
+    def items(
+        self, name: bytes, prefix: bytes, first: bytes, count: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return keys that begin with `prefix` and their values, up to `count`, from `first` on."""
+        found = []
+        with self._transaction.cursor(db=self._databases[name]) as cursor:
+            for key, value in islice(cursor if cursor.set_range(first) else (), count):
+                if not key.startswith(prefix):
+                    break
+                found.append((key, checked(value)))
+        return found
+
+    def last_key(self, name: bytes, upper_bound: bytes) -> bytes:
+        """Return the last key below a bound; no bytes if there is none."""
+        with self._transaction.cursor(db=self._databases[name]) as cursor:
+            is_found = cursor.prev() if cursor.set_range(upper_bound) else cursor.last()
+            return bytes(cursor.key()) if is_found else b""
+
+
 class ProducerStateStore:
     """The LMDB environment of a store; with `shared` other processes may have it open too."""
 
-    def __init__(self, state_path: Path, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        state_path: Path,
+        *,
+        shared: bool = False,
+        write_turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.path = state_path / DIRECTORY_NAME
         # The last step: an interrupt (Ctrl-C) after it would leave the environment open.
-        self.environment = LmdbEnvironment(self.path, _DATABASES, shared=shared)
+        self.environment = LmdbEnvironment(
+            self.path, _DATABASES, shared=shared, write_turn=write_turn
+        )
 
-    @property
-    def _db(self) -> Mapping[bytes, Any]:
-        return self.environment.databases
+    def _read(self, work: Callable[[Tables], _Result]) -> _Result:
+        databases = self.environment.databases
+        return self.environment.within(lambda one: work(Tables(one, databases)), write=False)
+
+    def _write(self, work: Callable[[Tables], _Result]) -> _Result:
+        databases = self.environment.databases
+        return self.environment.within(lambda one: work(Tables(one, databases)), write=True)
 
     @property
     def generation(self) -> int:
@@ -112,19 +200,12 @@ class ProducerStateStore:
     def read_head(self, topic_id: str, partition: int) -> RowsHead | None:
         """Read the head of a partition's rows; None if there is none."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
-        return self.environment.within(
-            lambda transaction: self._head(transaction, prefix), write=False
-        )
+        return self._read(lambda tables: _head(tables, prefix))
 
     def read_row(self, topic_id: str, partition: int, producer_id: int) -> bytes | None:
         """The row of one producer, or None if it has none."""
         key = _KEY.pack(id_bytes(topic_id), partition, producer_id)
-
-        def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(key, db=self._db[_PRODUCERS])
-            return None if value is None else checked(value)
-
-        return self.environment.within(read, write=False)
+        return self._read(lambda tables: tables.get(_PRODUCERS, key))
 
     def rows_after(
         self, topic_id: str, partition: int, producer_id: int, count: int
@@ -133,33 +214,26 @@ class ProducerStateStore:
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
         first = _KEY.pack(id_bytes(topic_id), partition, producer_id)
 
-        def read(transaction: lmdb.Transaction) -> list[tuple[int, bytes]]:
-            found = []
-            for key, row in self._rows_of(transaction, prefix, first):
-                found.append((_KEY.unpack(key)[2], row))
-                if len(found) == count:
-                    break
-            return found
+        def read(tables: Tables) -> list[tuple[int, bytes]]:
+            rows = tables.items(_PRODUCERS, prefix, first, count)
+            return [(_KEY.unpack(key)[2], row) for key, row in rows]
 
-        return self.environment.within(read, write=False)
+        return self._read(read)
 
     def highest_producer_ids(self, upper_bound: int) -> dict[tuple[bytes, int], int]:
         """The highest producer id below a bound of every partition that was stored, -1 where there
         is none; by (bytes of the topic id, partition).
         """
 
-        def read(transaction: lmdb.Transaction) -> dict[tuple[bytes, int], int]:
+        def read(tables: Tables) -> dict[tuple[bytes, int], int]:
             found = {}
-            with (
-                transaction.cursor(db=self._db[_HEADS]) as heads,
-                transaction.cursor(db=self._db[_PRODUCERS]) as cursor,
-            ):
-                for key in heads.iternext(keys=True, values=False):
-                    prefix = bytes(key)
-                    found[_PREFIX.unpack(prefix)] = _highest_id(cursor, prefix, upper_bound)
+            for prefix in tables.keys(_HEADS):
+                key = tables.last_key(_PRODUCERS, prefix + _PRODUCER_ID.pack(upper_bound))
+                is_its = key.startswith(prefix)
+                found[_PREFIX.unpack(prefix)] = int(_KEY.unpack(key)[2]) if is_its else -1
             return found
 
-        return self.environment.within(read, write=False)
+        return self._read(read)
 
     def read_rows(
         self, topic_id: str, partition: int, head: RowsHead, producer_ids: Iterable[int] | None
@@ -175,19 +249,19 @@ class ProducerStateStore:
         if producer_ids is not None:
             wanted = {_KEY.pack(identity, partition, one) for one in producer_ids}
 
-        def read(transaction: lmdb.Transaction) -> PartitionRows | None:
-            if self._head(transaction, prefix) != head:
+        def read(tables: Tables) -> PartitionRows | None:
+            if _head(tables, prefix) != head:
                 return None
             if wanted is None:
-                rows = [row for _, row in self._rows_of(transaction, prefix, prefix)]
+                rows = [row for _, row in tables.items(_PRODUCERS, prefix, prefix)]
             else:
-                opened = self._some_keys(transaction, self._db[_OPEN], prefix, None)
-                keys, database = sorted(wanted.union(opened)), self._db[_PRODUCERS]
-                found = (transaction.get(key, db=database) for key in keys)
-                rows = [checked(row) for row in found if row is not None]
-            return PartitionRows(rows, self._abort_files(transaction, prefix))
+                keys = sorted(wanted.union(tables.keys(_OPEN, prefix)))
+                found = (tables.get(_PRODUCERS, key) for key in keys)
+                rows = [row for row in found if row is not None]
+            aborts = tables.get(_ABORTS, prefix) or b""
+            return PartitionRows(rows, list(_ABORT_FILE.iter_unpack(aborts)))
 
-        return self.environment.within(read, write=False)
+        return self._read(read)
 
     def write_rows(
         self,
@@ -209,7 +283,7 @@ class ProducerStateStore:
         is written if another process wrote rows that are true at `offset` or later. Returns the
         offset at which the rows are true now.
 
-        Raises StateStoreDamagedError if the rows went back meanwhile, or are gone; nothing was
+        Raises StateStoreDamagedError if the rows went back since, or are gone; nothing was
         written then.
         """
         aborts = b"".join(_ABORT_FILE.pack(*one) for one in abort_files)
@@ -217,7 +291,7 @@ class ProducerStateStore:
         keyed = [
             (
                 _KEY.pack(identity, partition, _ROW_PRODUCER_ID.unpack_from(rows, at)[0]),
-                sealed(rows[at : at + row_bytes]),
+                rows[at : at + row_bytes],
                 _ROW_OPEN_SINCE.unpack_from(rows, at)[0] >= 0,
             )
             for at in range(0, len(rows), row_bytes)
@@ -226,8 +300,8 @@ class ProducerStateStore:
         gone = [_KEY.pack(identity, partition, producer_id) for producer_id in dropped]
         prefix = _PREFIX.pack(identity, partition)
 
-        def write(transaction: lmdb.Transaction) -> int:
-            head = self._head(transaction, prefix)
+        def write(tables: Tables) -> int:
+            head = _head(tables, prefix)
             if since != ALL_ROWS and (head is None or head.offset < since):
                 raise StateStoreDamagedError(
                     f"{self.path}: of partition {partition} the rows of before offset {since} are "
@@ -236,22 +310,17 @@ class ProducerStateStore:
             if head is not None and head.offset >= offset:
                 return head.offset
             row_count = 0 if head is None else head.row_count
-            producers, opened = self._db[_PRODUCERS], self._db[_OPEN]
             for key in gone:
-                row_count -= transaction.delete(key, db=producers)
-                transaction.delete(key, db=opened)
-            for key, value, has_open in keyed:
-                if transaction.replace(key, value, db=producers) is None:
-                    row_count += 1
-                if has_open:
-                    transaction.put(key, b"", db=opened)
-                else:
-                    transaction.delete(key, db=opened)
-            transaction.put(prefix, sealed(_HEAD.pack(offset, row_count)), db=self._db[_HEADS])
-            transaction.put(prefix, sealed(aborts), db=self._db[_ABORTS])
+                row_count -= tables.delete(_PRODUCERS, key)
+                tables.delete(_OPEN, key)
+            for key, row, has_open in keyed:
+                row_count += tables.put(_PRODUCERS, key, row)
+                tables.mark(_OPEN, key, is_there=has_open)
+            tables.put(_HEADS, prefix, _HEAD.pack(offset, row_count))
+            tables.put(_ABORTS, prefix, aborts)
             return offset
 
-        return self.environment.within(write, write=True)
+        return self._write(write)
 
     def delete_producers(
         self,
@@ -263,123 +332,96 @@ class ProducerStateStore:
     ) -> None:
         """Forget producers of a partition that expired; durable.
 
-        Those stay whose row changed after the offset `changed_up_to`: they wrote again meanwhile.
+        Those stay whose row changed after the offset `changed_up_to`: they wrote again.
         """
         identity = id_bytes(topic_id)
         keys = [_KEY.pack(identity, partition, producer_id) for producer_id in producer_ids]
         prefix = _PREFIX.pack(identity, partition)
 
-        def write(transaction: lmdb.Transaction) -> None:
-            head = self._head(transaction, prefix)
+        def write(tables: Tables) -> None:
+            head = _head(tables, prefix)
             gone = 0
             for key in keys:
-                row = transaction.get(key, db=self._db[_PRODUCERS])
+                row = tables.get(_PRODUCERS, key)
                 if row is None or (
                     changed_up_to is not None
-                    and _ROW_CHANGED_AT.unpack_from(checked(row))[0] > changed_up_to
+                    and _ROW_CHANGED_AT.unpack_from(row)[0] > changed_up_to
                 ):
                     continue
-                gone += transaction.delete(key, db=self._db[_PRODUCERS])
-                transaction.delete(key, db=self._db[_OPEN])
+                gone += tables.delete(_PRODUCERS, key)
+                tables.delete(_OPEN, key)
             if head is not None and gone:  # A transaction without a change costs no sync.
                 left = _HEAD.pack(head.offset, max(0, head.row_count - gone))
-                transaction.put(prefix, sealed(left), db=self._db[_HEADS])
+                tables.put(_HEADS, prefix, left)
 
         if keys:
-            self.environment.within(write, write=True)
+            self._write(write)
 
     def having_row(
         self, topic_id: str, partition: int, producer_ids: Iterable[int]
     ) -> frozenset[int]:
         """Return those of the producers that have a row."""
         keys = {_KEY.pack(id_bytes(topic_id), partition, one): one for one in producer_ids}
-
-        def read(transaction: lmdb.Transaction) -> frozenset[int]:
-            get, rows = transaction.get, self._db[_PRODUCERS]
-            return frozenset(one for key, one in keys.items() if get(key, db=rows) is not None)
-
-        return self.environment.within(read, write=False)
+        return self._read(
+            lambda tables: frozenset(
+                one for key, one in keys.items() if tables.has(_PRODUCERS, key)
+            )
+        )
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
         """Forget all rows of a partition: they are untrue, or the partition is gone; durable."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
 
-        def forget_head(transaction: lmdb.Transaction) -> None:
-            transaction.delete(prefix, db=self._db[_HEADS])
-            transaction.delete(prefix, db=self._db[_ABORTS])
+        def forget_head(tables: Tables) -> None:
+            tables.delete(_HEADS, prefix)
+            tables.delete(_ABORTS, prefix)
 
-        def forget_some(transaction: lmdb.Transaction) -> int:
-            keys = self._some_keys(transaction, self._db[_PRODUCERS], prefix, ROWS_PER_TRANSACTION)
+        def forget_some(tables: Tables) -> int:
+            keys = tables.keys(_PRODUCERS, prefix, ROWS_PER_TRANSACTION)
             for key in keys:
-                transaction.delete(key, db=self._db[_PRODUCERS])
-                transaction.delete(key, db=self._db[_OPEN])
+                tables.delete(_PRODUCERS, key)
+                tables.delete(_OPEN, key)
             return len(keys)
 
         # The head first: rows without one are not believed.
-        self.environment.within(forget_head, write=True)
-        while self.environment.within(forget_some, write=True) == ROWS_PER_TRANSACTION:
+        self._write(forget_head)
+        while self._write(forget_some) == ROWS_PER_TRANSACTION:
             pass
 
     def producer_rows(self) -> int:
         """Return how many rows there are, over all partitions."""
-
-        def count(transaction: lmdb.Transaction) -> int:
-            return int(transaction.stat(self._db[_PRODUCERS])["entries"])
-
-        return self.environment.within(count, write=False)
+        return self._read(lambda tables: tables.count(_PRODUCERS))
 
     # The index of the internal log.
 
     def clear_states(self) -> None:
-        """Forget the whole index; durable."""
+        """Forget the whole index; durable. If there is none, nothing is written."""
+        names = (_STATE, _APPLIED, _UNDECIDED)
 
-        def write(transaction: lmdb.Transaction) -> None:
-            for database in (self._db[_STATE], self._db[_APPLIED], self._db[_UNDECIDED]):
-                transaction.drop(database, delete=False)
+        def write(tables: Tables) -> None:
+            for name in names:
+                tables.clear(name)
 
-        self.environment.within(write, write=True)
+        if self._read(lambda tables: any(map(tables.count, names))):
+            self._write(write)
 
     def read_state(self, key: bytes) -> bytes | None:
         """The newest value of a key of the internal log, as far as the index is true."""
-
-        def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(key, db=self._db[_STATE])
-            return None if value is None else checked(value)
-
-        return self.environment.within(read, write=False)
+        return self._read(lambda tables: tables.get(_STATE, key))
 
     def states_after(self, prefix: bytes, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return up to `count` keys that begin with `prefix`, from `key` on, and their newest
         values.
         """
-
-        def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
-            found: list[tuple[bytes, bytes]] = []
-            with transaction.cursor(db=self._db[_STATE]) as cursor:
-                if cursor.set_range(key):
-                    for one, value in cursor:
-                        if len(found) == count or not bytes(one).startswith(prefix):
-                            break
-                        found.append((bytes(one), checked(value)))
-            return found
-
-        return self.environment.within(read, write=False)
+        return self._read(lambda tables: tables.items(_STATE, prefix, key, count))
 
     def count_states(self) -> int:
         """Return how many keys of the internal log the index has."""
+        return self._read(lambda tables: tables.count(_STATE))
 
-        def count(transaction: lmdb.Transaction) -> int:
-            return int(transaction.stat(self._db[_STATE])["entries"])
-
-        return self.environment.within(count, write=False)
-
-    def read_undecided(self) -> list[bytes]:
-        """The keys of the transactions that are not complete, as far as the index is true."""
-
-        def read(transaction: lmdb.Transaction) -> list[bytes]:
-            return self._some_keys(transaction, self._db[_UNDECIDED], b"", None)
-
-        return self.environment.within(read, write=False)
+    def read_unresolved(self, prefix: bytes) -> list[bytes]:
+        """The keys of what is not complete, of a prefix, as far as the index is true."""
+        return self._read(lambda tables: tables.keys(_UNDECIDED, prefix))
 
     def read_applied(self, partition: int) -> int | None:
         """Return up to which offset of a partition of the internal log the index is true."""
@@ -394,53 +436,39 @@ class ProducerStateStore:
         return None if offsets is None else offsets[-1]
 
     def _applied_of(self, partition: int) -> tuple[int, ...] | None:
-        def read(transaction: lmdb.Transaction) -> tuple[int, ...] | None:
-            value = transaction.get(b"%d" % partition, db=self._db[_APPLIED])
+        def read(tables: Tables) -> tuple[int, ...] | None:
+            value = tables.get(_APPLIED, b"%d" % partition)
             if value is None:
                 return None
-            content = checked(value)
-            # Older versions wrote one offset, which was both.
-            layout = _OFFSETS if len(content) == _OFFSETS.size else _OFFSET
-            return layout.unpack(content)
+            return _OFFSETS.unpack(value)
 
-        return self.environment.within(read, write=False)
+        return self._read(read)
 
     def write_states(
         self,
         changes: Iterable[tuple[bytes, bytes | None]],
         applied: Iterable[tuple[int, int]],
         reached: Mapping[int, int] = MappingProxyType({}),
-        undecided: Mapping[bytes, bool] = MappingProxyType({}),
+        unresolved: Mapping[bytes, bool] = MappingProxyType({}),
     ) -> None:
         """Put newest values in, with the offsets of the internal log they are true at; durable.
 
         None takes a key out. `reached` has the partitions of which newer records are among the
-        changes; `undecided` has for a transaction's key if it is.
+        changes; `unresolved` has for the key of a transaction or an application if it is.
         """
-        values = [(key, None if value is None else sealed(value)) for key, value in changes]
+        changes = list(changes)
         offsets = [
-            (
-                b"%d" % number,
-                sealed(_OFFSETS.pack(offset, max(offset, reached.get(number, offset)))),
-            )
+            (b"%d" % number, _OFFSETS.pack(offset, max(offset, reached.get(number, offset))))
             for number, offset in applied
         ]
 
-        def write(transaction: lmdb.Transaction) -> None:
-            for key, value in values:
-                if value is None:
-                    transaction.delete(key, db=self._db[_STATE])
-                else:
-                    transaction.put(key, value, db=self._db[_STATE])
-            for key, is_undecided in undecided.items():
-                if is_undecided:
-                    transaction.put(key, b"", db=self._db[_UNDECIDED])
-                else:
-                    transaction.delete(key, db=self._db[_UNDECIDED])
-            for key, value in offsets:
-                transaction.put(key, value, db=self._db[_APPLIED])
+        def write(tables: Tables) -> None:
+            tables.change(_STATE, changes)
+            for key, is_unresolved in unresolved.items():
+                tables.mark(_UNDECIDED, key, is_there=is_unresolved)
+            tables.change(_APPLIED, offsets)
 
-        self.environment.within(write, write=True)
+        self._write(write)
 
     # Compaction of the internal topics.
 
@@ -448,22 +476,13 @@ class ProducerStateStore:
         """Return how many bytes of a partition held when it was compacted last, in whole steps of
         LIVE_STEP_BYTES; 0 if that is not known.
         """
-
-        def read(transaction: lmdb.Transaction) -> int:
-            value = transaction.get(_live_key(where), db=self._db[_APPLIED])
-            return 0 if value is None else int(_OFFSET.unpack(checked(value))[0])
-
-        return self.environment.within(read, write=False)
+        return self._read(lambda tables: _offset(tables, _APPLIED, _live_key(where), 0))
 
     def write_live_bytes(self, where: TopicPartition, live_bytes: int) -> None:
         """Note how many bytes held; what is less than a step costs no write."""
         steps = live_bytes // LIVE_STEP_BYTES * LIVE_STEP_BYTES
-
-        def write(transaction: lmdb.Transaction) -> None:
-            transaction.put(_live_key(where), sealed(_OFFSET.pack(steps)), db=self._db[_APPLIED])
-
         if steps != self.read_live_bytes(where):
-            self.environment.within(write, write=True)
+            self._write(lambda tables: tables.put(_APPLIED, _live_key(where), _OFFSET.pack(steps)))
 
     # What replay of `__consumer_offsets` gave; `GroupOffsetsIndex` knows what a row holds.
 
@@ -475,19 +494,14 @@ class ProducerStateStore:
         """
         prefix = _PARTITION.pack(partition)
 
-        def read(transaction: lmdb.Transaction) -> tuple[int, list[_Row]] | None:
-            offset = self._group_offset(transaction, prefix)
+        def read(tables: Tables) -> tuple[int, list[_Row]] | None:
+            offset = _group_offset(tables, prefix)
             if offset == _NO_HEAD:
                 return None
-            rows = []
-            with transaction.cursor(db=self._db[_GROUP_OFFSETS]) as cursor:
-                cursor.set_key(prefix)
-                while cursor.next() and bytes(cursor.key()).startswith(prefix):
-                    key = bytes(cursor.key())[len(prefix) :]
-                    rows.append(decode(key, checked(cursor.value())))
-            return offset, rows
+            rows = tables.items(_GROUP_OFFSETS, prefix, prefix)[1:]
+            return offset, [decode(key[len(prefix) :], row) for key, row in rows]
 
-        return self.environment.within(read, write=False)
+        return self._read(read)
 
     def write_group_rows(
         self,
@@ -504,117 +518,63 @@ class ProducerStateStore:
         StateStoreDamagedError if this is another generation by now; nothing changed then.
         """
         prefix = _PARTITION.pack(partition)
-        changes = [(prefix + key, None if row is None else sealed(row)) for key, row in rows]
+        changes = [(prefix + key, row) for key, row in rows]
 
-        def write(transaction: lmdb.Transaction) -> bool:
+        def write(tables: Tables) -> bool:
             if generation != self.generation:
-                raise StateStoreDamagedError(f"{self.path} was re-created meanwhile")
-            head = self._group_offset(transaction, prefix)
+                raise StateStoreDamagedError(f"{self.path} was re-created during the write")
+            head = _group_offset(tables, prefix)
             if head > offset:
                 return True  # Another process knows more, all of this among it.
             if since is None:
-                self._delete_group_rows(transaction, prefix)
+                _delete_group_rows(tables, prefix)
             elif head < since:
                 return False
-            for key, value in changes:
-                if value is None:
-                    transaction.delete(key, db=self._db[_GROUP_OFFSETS])
-                else:
-                    transaction.put(key, value, db=self._db[_GROUP_OFFSETS])
-            transaction.put(prefix, sealed(_OFFSET.pack(offset)), db=self._db[_GROUP_OFFSETS])
+            tables.change(_GROUP_OFFSETS, changes)
+            tables.put(_GROUP_OFFSETS, prefix, _OFFSET.pack(offset))
             return True
 
-        return self.environment.within(write, write=True)
+        return self._write(write)
 
     def delete_group_rows(self, partition: int) -> None:
         """Drop all rows of a partition; durable."""
-        prefix = _PARTITION.pack(partition)
-        self.environment.within(
-            lambda transaction: self._delete_group_rows(transaction, prefix), write=True
-        )
+        self._write(lambda tables: _delete_group_rows(tables, _PARTITION.pack(partition)))
 
     def delete_group_rows_beyond(self, partition: int, log_end_offset: int) -> None:
         """Drop all rows of a partition if they know more than its log holds; durable."""
         prefix = _PARTITION.pack(partition)
-        try:
-            head = self.environment.within(
-                lambda transaction: self._group_offset(transaction, prefix), write=False
-            )
-            if head > log_end_offset:
+        with suppress(StateStoreDamagedError):  # They are gone then, with everything else.
+            if self._read(lambda tables: _group_offset(tables, prefix)) > log_end_offset:
                 self.delete_group_rows(partition)
-        except StateStoreDamagedError:
-            return  # They are gone, with everything else.
-
-    def _group_offset(self, transaction: lmdb.Transaction, prefix: bytes) -> int:
-        head = transaction.get(prefix, db=self._db[_GROUP_OFFSETS])
-        return _NO_HEAD if head is None else int(_OFFSET.unpack(checked(head))[0])
-
-    def _delete_group_rows(self, transaction: lmdb.Transaction, prefix: bytes) -> None:
-        with transaction.cursor(db=self._db[_GROUP_OFFSETS]) as cursor:
-            cursor.set_range(prefix)
-            while bytes(cursor.key()).startswith(prefix):
-                cursor.delete()  # It stands on the next one then; after the last there is no key.
 
     # How the last process closed the store.
 
     def read_session(self) -> bytes | None:
         """The mark of the last clean close that this environment knows of."""
-
-        def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(_SESSION_KEY, db=self._db[_SESSION])
-            return None if value is None else checked(value)
-
-        return self.environment.within(read, write=False)
+        return self._read(lambda tables: tables.get(_SESSION, _SESSION_KEY))
 
     def write_session(self, session: bytes) -> None:
         """Mark a clean close; durable."""
-
-        def write(transaction: lmdb.Transaction) -> None:
-            transaction.put(_SESSION_KEY, sealed(session), db=self._db[_SESSION])
-
-        self.environment.within(write, write=True)
-
-    def _head(self, transaction: lmdb.Transaction, prefix: bytes) -> RowsHead | None:
-        value = transaction.get(prefix, db=self._db[_HEADS])
-        return None if value is None else RowsHead(*_HEAD.unpack(checked(value)))
-
-    def _abort_files(
-        self, transaction: lmdb.Transaction, prefix: bytes
-    ) -> list[tuple[int, int, int]]:
-        value = transaction.get(prefix, db=self._db[_ABORTS])
-        return [] if value is None else list(_ABORT_FILE.iter_unpack(checked(value)))
-
-    def _rows_of(
-        self, transaction: lmdb.Transaction, prefix: bytes, first: bytes
-    ) -> Iterator[tuple[bytes, bytes]]:
-        with transaction.cursor(db=self._db[_PRODUCERS]) as cursor:
-            if not cursor.set_range(first):
-                return
-            for key, value in cursor:
-                if not bytes(key).startswith(prefix):
-                    return
-                yield bytes(key), checked(value)
-
-    def _some_keys(
-        self, transaction: lmdb.Transaction, database: Any, prefix: bytes, count: int | None
-    ) -> list[bytes]:
-        keys: list[bytes] = []
-        with transaction.cursor(db=database) as cursor:
-            if cursor.set_range(prefix):
-                for key in cursor.iternext(keys=True, values=False):
-                    if len(keys) == count or not bytes(key).startswith(prefix):
-                        break
-                    keys.append(bytes(key))
-        return keys
+        self._write(lambda tables: tables.put(_SESSION, _SESSION_KEY, session))
 
 
-def _highest_id(cursor: lmdb.Cursor, prefix: bytes, upper_bound: int) -> int:
-    """The producer id of the last key of a partition below a bound, -1 if there is none."""
-    is_behind = cursor.set_range(prefix + _PRODUCER_ID.pack(upper_bound))
-    if not (cursor.prev() if is_behind else cursor.last()):
-        return -1
-    key = bytes(cursor.key())
-    return int(_KEY.unpack(key)[2]) if key.startswith(prefix) else -1
+def _head(tables: Tables, prefix: bytes) -> RowsHead | None:
+    value = tables.get(_HEADS, prefix)
+    return None if value is None else RowsHead(*_HEAD.unpack(value))
+
+
+def _offset(tables: Tables, name: bytes, key: bytes, otherwise: int) -> int:
+    value = tables.get(name, key)
+    return otherwise if value is None else int(_OFFSET.unpack(value)[0])
+
+
+def _group_offset(tables: Tables, prefix: bytes) -> int:
+    return _offset(tables, _GROUP_OFFSETS, prefix, _NO_HEAD)
+
+
+def _delete_group_rows(tables: Tables, prefix: bytes) -> None:
+    for key in tables.keys(_GROUP_OFFSETS, prefix):
+        tables.delete(_GROUP_OFFSETS, key)
 
 
 def _live_key(where: TopicPartition) -> bytes:
@@ -626,9 +586,9 @@ def sealed(value: bytes) -> bytes:
     return _CHECKSUM.pack(zlib.crc32(value)) + value
 
 
-def checked(found: bytes | memoryview) -> bytes:
+def checked(found: bytes) -> bytes:
     """The value that was put in. Where it does not match its checksum, all counts as damaged."""
-    value = bytes(found[_CHECKSUM.size :])
+    value = found[_CHECKSUM.size :]
     if len(found) < _CHECKSUM.size or _CHECKSUM.unpack_from(found)[0] != zlib.crc32(value):
         raise CorruptRowError("a value does not match its checksum")
     return value

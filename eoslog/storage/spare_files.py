@@ -5,7 +5,7 @@ store has `SPARE_BYTES_MAX` of them, in all processes: a file takes the place of
 for a while, or is not made. The last process to close the store removes all. A process that dies
 leaves them; the next one uses them, or removes them at its close.
 
-Any of these files may be removed at any time: whoever takes one renames it, or finds none.
+Any of these files may be removed at any time: a process that takes one renames it, or finds none.
 """
 
 import logging
@@ -18,7 +18,7 @@ from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import remove_directory
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 
 # Four segments of the default size: more partitions are seldom written so fast that a roll is near.
 SPARE_BYTES_MAX = 4 << 30

@@ -1,15 +1,17 @@
-"""The topics of a store: their partitions, ids and settings, from the files of `topics_file`.
+"""The topics of a store: their partitions, ids and settings, from the file of `topics_file`.
 
-These files are the one place where a topic begins and ends to exist. Creating: directories first,
+This file is the one place where a topic begins and ends to exist. Creating: directories first,
 then the entry. Deleting: the topic is marked in its entry, then its directories go, then the entry;
 a deletion cut short is finished at the next opening.
-Every process of the store has read the files. A counter that they share rises when another one
-changed them: then what is new is read before the next look. One process at a time changes them.
-If they are lost they are rebuilt from the directories and their `partition.metadata`; only the
-topics' settings are then the defaults again.
+Every process of the store has read the file. A counter that they share rises when another one
+changed it: then it is read before the next look. One process at a time changes it, and it is read
+under the same lock: no other process sees a change before it is synced. A look takes no lock where
+nothing is new. The lock's holder waits for no other lock of the shared page.
+If it is lost it is rebuilt from the directories and their `partition.metadata`; only the topics'
+settings are then the defaults again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,22 +21,25 @@ from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
-from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS, parse_topic_config
+from eoslog.common.arguments import whole_number
+from eoslog.common.config import (
+    CLEANUP_POLICY,
+    NO_LIMIT,
+    TOPIC_SETTINGS,
+    parse_kafka_topic_config,
+)
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name, folded_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
     InvalidTopicError,
+    UnknownTopicOrPartitionError,
 )
 from eoslog.fs.file_lock import file_locked
 from eoslog.fs.identity_files import id_bytes, new_id, read_partition_metadata
-from eoslog.storage.topics_file import (
-    Entry,
-    FoundEntries,
-    LogPosition,
-    TopicsFile,
-)
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.storage.topics_file import FILE_NAME, Entry, TopicsFile, line_of, read_entries
 
 CHANGES_FILE_NAME = "topics.lock"
 PARTITIONS_MAX = 100_000
@@ -78,8 +83,23 @@ def cleanup_policy_of(topic: TopicDescription) -> str:
 
 
 def is_compacted(topic: TopicDescription) -> bool:
-    """True if offsets may be missing anywhere in the topic."""
+    """True if Kafka compacts the topic, or did."""
     return "compact" in cleanup_policy_of(topic)
+
+
+def partition_of(topic: TopicDescription, partition: object) -> TopicPartition:
+    """Return a partition of a topic. Raises UnknownTopicOrPartitionError, TypeError."""
+    number = whole_number(partition, "a partition")
+    if not 0 <= number < topic.partitions:
+        raise no_partition(topic.name, number, topic.partitions)
+    return TopicPartition(topic.name, number)
+
+
+def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartitionError:
+    """Return the error of a partition that a topic does not have."""
+    return UnknownTopicOrPartitionError(
+        f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}"
+    )
 
 
 def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> dict[str, int]:
@@ -89,7 +109,7 @@ def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> d
         for name, setting in TOPIC_SETTINGS.items()
         if isinstance(setting.default, int)
     }
-    own = {name: int(one) for name, one in topic.config.items() if name != CLEANUP_POLICY}
+    own = {name: int(one) for name, one in topic.config.items() if name in defaults}
     config = {**defaults, **topic_defaults, **own}
     if topic.internal:
         config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
@@ -102,7 +122,7 @@ def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> d
 
 
 def nothing_to_check() -> None:
-    """The files cannot become others."""
+    """The file cannot become another one."""
 
 
 class _KnownTopics:
@@ -115,7 +135,7 @@ class _KnownTopics:
         self._folded: dict[str, set[str]] = {}
 
     def put(self, name: str, topic: TopicDescription | None) -> None:
-        """Take in a topic as it is now; None: there is none. Other threads may look meanwhile."""
+        """Take in a topic as it is now; None: there is none. Other threads may look."""
         exists = topic is not None and not topic.deleting
         if topic is not None:
             (self.existing if exists else self.deleting)[name] = topic
@@ -140,20 +160,24 @@ class _KnownTopics:
 
 
 class TopicRegistry:
-    """The topics by name. Every change is durable on return; a look takes no lock."""
+    """The topics by name. Every change is durable on return, and before another process sees it.
+
+    A look waits for one that is under way only where there was another before it that is not read
+    yet. It raises StoreInUseError, which names the process, if that takes too long.
+    """
 
     def __init__(self, state_path: Path, shared: SharedPage) -> None:
         self._file = TopicsFile(state_path)
         self._changes_path = state_path / CHANGES_FILE_NAME
         self._shared = shared
-        # Called before each change: it raises where the files are not those that were opened.
+        # Called before each change: it raises where the file is not the one that was opened.
         self.check_files: Callable[[], None] = nothing_to_check
         self._lock = ThreadLock()  # Of the fields below.
         self._changing_topics = ThreadLock()
         self._topics = _KnownTopics()
-        self._position: LogPosition | None = None
-        self._is_there = False
-        # Of the files that were read; -1 where the count was not taken before they were.
+        # The same topics by their lines in the file; None before there is one.
+        self._by_line: dict[bytes, TopicDescription] | None = None
+        # Of the file that was read; -1 where the count was not taken before it was.
         self._count = -1
         self._identity: object = None
         self._generation = 0
@@ -161,15 +185,17 @@ class TopicRegistry:
 
     @classmethod
     def load(cls, store_path: Path, state_path: Path, shared: SharedPage) -> "TopicRegistry":
-        """Read the files, or make them from the directories if they are missing.
+        """Read the file, or make it from the directories if it is missing.
 
-        Raises CorruptRecordError if one is not what was written, StoreVersionError if a newer
+        Raises CorruptRecordError if it is not what was written, StoreVersionError if another
         version of eoslog wrote it.
         """
         registry = cls(state_path, shared)
         with registry._changing():
-            if not registry._is_there:
+            if registry._by_line is None:
                 registry._change(topics_of_directories(store_path))
+            else:
+                registry._file.reserve()
         return registry
 
     def get(self, name: str) -> TopicDescription | None:
@@ -279,113 +305,103 @@ class TopicRegistry:
             self._change({name: None})
 
     def refresh(self) -> None:
-        """Read the files if they were changed, even by a process that died, or was interrupted,
-        before it could raise the counter: this one raises it then.
+        """Read the file if it was changed, even by a process that died, or was interrupted, before
+        it could raise the counter: this one raises it then.
         """
         if self._identity != self._file.identity():
-            with self._lock:
-                self._catch_up()
+            with self._caught_up():
+                pass
 
     def sync(self) -> None:
         """Put on the disk what a process wrote that was killed before it could sync."""
         self._file.sync()
 
+    def end(self) -> None:
+        """Give back the room that is reserved for a change: the store is being closed."""
+        self._file.end()
+
     def _known(self) -> _KnownTopics:
         if self._shared.counter(COUNTER_TOPICS) != self._count:
-            with self._lock:
-                self._read_again()
+            with self._caught_up():
+                pass
         return self._topics
 
     def _changing(self) -> LockBlock[None]:
-        """Return a block in which this thread alone, of all processes, changes the files."""
+        """Return a block in which this thread alone, of all processes, changes the file."""
+        return self._caught_up(self.check_files)
+
+    def _caught_up(self, check: Callable[[], None] = nothing_to_check) -> LockBlock[None]:
+        """Return a block in which the file does not change, and all of it is known here."""
 
         def prepare(holder_died: bool, *_: object) -> None:
-            self.check_files()
+            check()
             self._catch_up(holder_died=holder_died)
 
         return LockBlock(self._shared.held(LOCK_TOPICS), self._lock, prepare=prepare)
 
-    def _catch_up(self, *, holder_died: bool = False) -> None:
-        """Read what was changed, announced or not; the caller holds the lock."""
-        counter = self._shared.counter(COUNTER_TOPICS)
-        if holder_died or (counter == self._count and self._identity != self._file.identity()):
+    def _catch_up(self, *, holder_died: bool) -> None:
+        """Read what was changed, announced or not; the caller holds the locks."""
+        counter, identity = self._shared.counter(COUNTER_TOPICS), self._file.identity()
+        if holder_died or (counter == self._count and identity != self._identity):
             self._file.sync()
             counter = self._shared.raise_counter(COUNTER_TOPICS)
         if counter != self._count:
-            self._read_again()
+            lines = self._file.read()
+            if lines is not None:
+                self._take_lines(lines)
+            self._count, self._identity = counter, identity
 
-    def _read_again(self) -> None:
-        """Read what is new in the files; the caller holds the lock."""
-        # The count and the identity first: what changes from here on is read by the next look.
-        count, identity = self._shared.counter(COUNTER_TOPICS), self._file.identity()
-        found = self._file.read(self._position)
-        if found is not None:
-            self._take(_parse(found), found.position, is_whole=found.is_whole)
-        self._count, self._identity = count, identity
+    def _take_lines(self, lines: list[bytes]) -> None:
+        """Take in the topics of the file. One with its line of before is the same object."""
+        before = self._by_line or {}
+        new = [line for line in lines if line not in before]
+        topics = parse_entries(self._file.path, self._file.entries(new))
+        by_line = before | dict(zip(new, topics.values(), strict=True))
+        gone = by_line.keys() - set(lines)
+        for line in gone:
+            del by_line[line]
+        self._take(by_line, {**{before[line].name: None for line in gone}, **topics})
 
     def _take(
         self,
+        by_line: dict[bytes, TopicDescription],
         changed: Mapping[str, TopicDescription | None],
-        position: LogPosition | None,
-        *,
-        is_whole: bool,
     ) -> None:
-        """Take in topics as they are in the files up to a position: those that changed, or all."""
-        before = self._topics
-        known = _KnownTopics() if is_whole else before
+        """Take in all topics, of which some changed."""
+        known = self._topics
         departs = any(
-            name in before.existing and _departs(before.existing[name], changed.get(name))
-            for name in (before.existing if is_whole else changed)
+            name in known.existing and _departs(known.existing[name], topic)
+            for name, topic in changed.items()
         )
         for name, topic in changed.items():
-            was = before.existing.get(name) or before.deleting.get(name)
-            # A topic that is as it was stays the same object.
-            known.put(name, was if _is_as_it_was(was, topic) else topic)
-        self._topics = known
+            known.put(name, topic)
         self._departures += departs
         self._generation += 1
         # Last: what an interrupt leaves undone, the next look does again.
-        self._position = position
-        self._is_there = True
+        self._by_line = by_line
 
     def _change(self, changed: Mapping[str, TopicDescription | None]) -> None:
         """Write topics that changed, and take them in; the caller is in a `_changing` block."""
-        entries = {
-            name: None if topic is None else _entry(topic) for name, topic in changed.items()
-        }
-
-        def all_entries() -> dict[str, Entry]:
-            known = {**self._topics.existing, **self._topics.deleting, **changed}
-            return {name: _entry(topic) for name, topic in sorted(known.items()) if topic}
-
-        position = self._file.write(entries, self._position, all_entries)
-        self._take(changed, position, is_whole=False)
+        known = (self._by_line or {}).items()
+        by_line = {line: topic for line, topic in known if topic.name not in changed}
+        by_line |= {_line(topic): topic for topic in changed.values() if topic is not None}
+        self._file.write(by_line)
+        self._take(by_line, changed)
         self._identity = self._file.identity()
         self._count = self._shared.raise_counter(COUNTER_TOPICS)
 
 
 def read_topics(state_path: Path) -> dict[str, TopicDescription] | None:
-    """Read the topics of the files, those that are being deleted too; None if there is no file.
+    """Read the topics of the file, those that are being deleted too; None if there is no file.
 
     Raises CorruptRecordError or StoreVersionError.
     """
-    found = TopicsFile(state_path).read(None)
-    if found is None:
-        return None
-    return {name: topic for name, topic in _parse(found).items() if topic is not None}
+    entries = read_entries(state_path)
+    return None if entries is None else parse_entries(state_path / FILE_NAME, entries)
 
 
 def _departs(before: TopicDescription, now: TopicDescription | None) -> bool:
     return now is None or now.deleting or now.topic_id != before.topic_id
-
-
-def _is_as_it_was(before: TopicDescription | None, topic: TopicDescription | None) -> bool:
-    return (
-        before is not None
-        and topic is not None
-        and before == topic
-        and before.holes_below == topic.holes_below
-    )
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> TopicDescription:
@@ -400,7 +416,7 @@ def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> To
     )
 
 
-def _entry(topic: TopicDescription) -> Entry:
+def _line(topic: TopicDescription) -> bytes:
     entry: Entry = {
         "partitions": topic.partitions,
         "topic_id": topic.topic_id,
@@ -412,15 +428,13 @@ def _entry(topic: TopicDescription) -> Entry:
         entry["deleting"] = True
     if topic.holes_below:
         entry["holes_below"] = {str(number): one for number, one in topic.holes_below.items()}
-    return entry
+    return line_of(topic.name, entry)
 
 
-def _parse(found: FoundEntries) -> dict[str, TopicDescription | None]:
+def parse_entries(path: Path, entries: Mapping[str, Entry]) -> dict[str, TopicDescription]:
+    """Return the topics of entries that were read. Raises CorruptRecordError."""
     try:
-        return {
-            name: None if entry is None and not found.is_whole else _parse_entry(name, entry)
-            for name, entry in found.entries.items()
-        }
+        return {name: _parse_entry(name, entry) for name, entry in entries.items()}
     except (
         ValueError,
         KeyError,
@@ -429,13 +443,11 @@ def _parse(found: FoundEntries) -> dict[str, TopicDescription | None]:
         InvalidTopicError,
         InvalidConfigError,
     ) as error:
-        raise CorruptRecordError(str(found.path), 0, f"not a list of topics: {error!r}") from error
+        raise CorruptRecordError(str(path), 0, f"not a list of topics: {error!r}") from error
 
 
-def _parse_entry(name: str, entry: Entry | None) -> TopicDescription:
+def _parse_entry(name: str, entry: Entry) -> TopicDescription:
     check_topic_name(name)
-    if entry is None:
-        raise TypeError(f"{name}: no entry")
     partitions, topic_id, config = entry["partitions"], entry["topic_id"], entry["config"]
     if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
         raise ValueError(f"{name}: {partitions!r} partitions")
@@ -452,7 +464,7 @@ def _parse_entry(name: str, entry: Entry | None) -> TopicDescription:
         name,
         topic_id,
         partitions,
-        MappingProxyType(parse_topic_config(config)),
+        MappingProxyType(parse_kafka_topic_config(config)),
         name in INTERNAL_TOPICS,
         entry.get("deleting") is True,
         MappingProxyType({int(number): int(below) for number, below in holes_below.items()}),
@@ -460,16 +472,19 @@ def _parse_entry(name: str, entry: Entry | None) -> TopicDescription:
     )
 
 
-def partition_directories(store_path: Path) -> Iterable[tuple[TopicPartition, Path]]:
+def partition_directories(store_path: Path) -> list[tuple[TopicPartition, Path]]:
     """The directories at the top of a store that are named after a partition of a lawful topic."""
-    for path in sorted(store_path.iterdir()):
-        try:
-            topic_partition = TopicPartition.parse(path.name)
-            check_topic_name(topic_partition.topic)
-        except (ValueError, InvalidTopicError):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield topic_partition, path
+    found = []
+    with named_os_errors(f"reading {store_path}"):
+        for path in sorted(store_path.iterdir()):
+            try:
+                topic_partition = TopicPartition.parse(path.name)
+                check_topic_name(topic_partition.topic)
+            except (ValueError, InvalidTopicError):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                found.append((topic_partition, path))
+    return found
 
 
 def topics_of_directories(store_path: Path) -> dict[str, TopicDescription]:

@@ -10,12 +10,14 @@ kept for `Store.metrics()`, and the work is tried again.
 """
 
 import logging
-import math
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,16 +36,16 @@ from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.session.background_thread import BackgroundThread
-from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.commit import StagedCommits
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
-from eoslog.storage.partition import Partition
 from eoslog.storage.spare_files import make_spare_room, trim_spares
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.files import StoreFiles
 from eoslog.store.internal_compaction import InternalCompaction
 from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.retention import OldestRecords, apply_retention
-from eoslog.store.store_files import StoreFiles
-from eoslog.transactions.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
+from eoslog.transactions.timeouts import NextTimeout, abort_timed_out, expire_ids
 
 # What is due so soon is done at once, and not by waking up for it alone.
 TOGETHER_S = 0.05
@@ -54,7 +56,7 @@ LOOK_S = 1.0
 # For so long staged files are removed at once; the rest after the next look.
 REMOVAL_S = 1.0
 ERRORS_KEPT = 20
-# One partition, or one kind of work, may meet these; the others have their turn all the same.
+# One partition may meet these; the others have their turn all the same.
 REFUSALS = (EoslogError, MemoryError)
 # Of transactional ids, above the recovery points that the checkpoints name: then they are renewed.
 STATE_RECORDS_BEHIND_MAX = 300_000
@@ -62,15 +64,43 @@ STATE_RECORDS_BEHIND_MAX = 300_000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Work:
+    """Work that is done again and again; if it fails, the other works have their turn."""
+
+    name: str
+    interval_s: float  # Between its end and its next begin.
+    do: Callable[[], object]
+    due_s: float  # By the monotonic clock.
+    by_lead: bool = False  # One process does it for the whole store.
+    is_wanted: Callable[[], object] = lambda: True
+
+
 class _Watched:
     """State that the checkpointer keeps of a partition that was appended to."""
 
-    def __init__(self, partition: Partition, active_base_offset: int) -> None:
+    def __init__(self, partition: UnifiedLog, active_base_offset: int) -> None:
         """`active_base_offset` is that of the last look: a segment may have been begun since."""
         self.partition = partition
         self.changed_s = time.monotonic()
         self.persisted_bytes = partition.size_bytes
         self.active_base_offset = active_base_offset
+
+
+class UnexpiringIds:
+    """Producer ids that partitions must not forget: single ones, and blocks, which are in order."""
+
+    def __init__(self, ids: frozenset[int], blocks: list[range]) -> None:
+        self._ids = ids
+        self._blocks = blocks
+
+    def __contains__(self, producer_id: object) -> bool:
+        if not isinstance(producer_id, int):
+            return False
+        if producer_id in self._ids:
+            return True
+        at = bisect_right(self._blocks, producer_id, key=lambda block: block.start)
+        return at > 0 and producer_id in self._blocks[at - 1]
 
 
 class Checkpointer:
@@ -92,27 +122,30 @@ class Checkpointer:
         self._condition = threading.Condition(self._lock)
         self._thread = BackgroundThread("eoslog-checkpointer", self._run)
         self._stopped = False
-        self._noted: set[Partition] = set()  # Appended to since the last look.
+        self._noted: set[UnifiedLog] = set()  # Appended to since the last look.
         self._leftovers = False  # Complete staged jobs left something since the last look.
-        self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
+        self._watched: dict[UnifiedLog, _Watched] = {}  # With rows to be persisted; the thread's.
         # Active segments as they were last seen, where one was begun; the thread's.
-        self._active: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
-        self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
+        self._active: WeakKeyDictionary[UnifiedLog, int] = WeakKeyDictionary()
+        self._unwritten: set[UnifiedLog] = set()  # Not in the checkpoint files; the thread's.
         self._state_log_persisted = False  # In this round.
-        self._compaction = InternalCompaction(files, self._seconds("eoslog.checkpoint.interval.ms"))
+        self._compaction = InternalCompaction(files)
         self._peers = PeerMonitor(files, staged, live_producers, self._note, self._keep)
         self._oldest_records = OldestRecords()
         self._next_timeout = NextTimeout(files.transactions, files.state_log)
-        now_s = time.monotonic()
-        self._peers_due_s = now_s + self._peers.interval_s
-        self._timeouts_due_s = now_s + self._transactions_interval_s()
-        delay_s = self._config["log.initial.task.delay.ms"] / 1000
-        self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
-        self._retention_due_s = now_s + delay_s
-        self._expiration_due_s = now_s + delay_s
-        self._offsets_due_s = now_s + delay_s
-        self._transactions_due_s = now_s + RETRY_INTERVALS * self._transactions_interval_s()
-        self._ids_due_s = now_s + delay_s
+        checkpoint_s = self._seconds("eoslog.checkpoint.interval.ms")
+        look_s = min(LOOK_S, checkpoint_s)
+        self._looking = _Work("looking at logs", look_s, self._look, 0, is_wanted=self._has_noted)
+        self._compacting = _Work(
+            *("compacting internal topics", checkpoint_s, self._compact, 0),
+            is_wanted=self._compaction.has_due,
+        )
+        flush_s = self._seconds("log.flush.offset.checkpoint.interval.ms")
+        self._checkpointing = _Work(
+            *("writing checkpoints", flush_s, self._write_checkpoints, time.monotonic() + flush_s),
+            is_wanted=lambda: self._unwritten,
+        )
+        self._works = self._plan()
         self._counts = {
             "rounds": 0,
             "rows_persisted": 0,
@@ -131,7 +164,7 @@ class Checkpointer:
 
     # From other threads.
 
-    def watch(self, partition: Partition) -> None:
+    def watch(self, partition: UnifiedLog) -> None:
         """Look after a partition that was opened."""
         if not self.start():
             return
@@ -154,21 +187,28 @@ class Checkpointer:
         except OutOfMemoryError as error:
             _log.warning("the store's background thread did not start: %s", error)
 
-    def _note(self, partition: Partition) -> None:
+    def _note(self, partition: UnifiedLog) -> None:
         with self._lock:
+            self._expect_look()
             self._noted.add(partition)
             self._files.session.note_change()
-            if not self._watched:
-                self._condition.notify()
 
     def _note_leftovers(self) -> None:
         """Staged jobs are complete, and left something to be removed."""
         with self._lock:
+            self._expect_look()
             self._leftovers = True
-            if not self._watched:
-                self._condition.notify()
 
-    def forget_expired_producers(self, partition: Partition) -> None:
+    def _expect_look(self) -> None:
+        """Something is noted now. A look at once would find more to note right after it."""
+        if not self._has_noted():
+            self._looking.due_s = time.monotonic() + self._looking.interval_s
+            self._condition.notify()
+
+    def _has_noted(self) -> bool:
+        return bool(self._noted or self._watched) or self._leftovers
+
+    def forget_expired_producers(self, partition: UnifiedLog) -> None:
         """Forget expired producers of a partition whose rows were loaded, as Kafka does.
 
         What fails is done by the next regular look.
@@ -179,12 +219,17 @@ class Checkpointer:
         except REFUSALS as error:
             _log.warning("%s: expired producers are kept: %s", partition.topic_partition, error)
 
-    def unexpiring_producer_ids(self) -> frozenset[int]:
-        """Producer ids of names, of open producers and of jobs that are not complete."""
+    def unexpiring_producer_ids(self) -> UnexpiringIds:
+        """Producer ids of names, of open producers, of jobs that are not complete, and all that
+        another process that lives gives out: it knows which of its producers are open.
+        """
         live = frozenset(producer.producer_id for producer in self._live_producers())
         of_transactions = self._files.transactions.live_producer_ids()
         of_names = self._files.names.producer_ids()
-        return of_names | live | self._staged.producer_ids() | of_transactions
+        of_others = self._files.session.slots.producer_ids_of_others()
+        return UnexpiringIds(
+            of_names | live | self._staged.producer_ids() | of_transactions, of_others
+        )
 
     def stop(self) -> None:
         """Stop the thread, and wait for what it is doing. A second call does nothing."""
@@ -202,77 +247,88 @@ class Checkpointer:
 
     # The thread.
 
+    def _plan(self) -> list[_Work]:
+        """Return all works, in the order of their turns."""
+        now_s, delay_s = time.monotonic(), self._seconds("log.initial.task.delay.ms")
+        abort_s = self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+        retry_s = RETRY_INTERVALS * abort_s
+        peers_s = self._peers.interval_s
+
+        def delayed(name: str, setting: str, do: Callable[[], object], *, by_lead: bool) -> _Work:
+            return _Work(name, self._seconds(setting), do, now_s + delay_s, by_lead)
+
+        lead = partial(delayed, by_lead=True)
+        retention = "log.retention.check.interval.ms"
+        return [
+            _Work("looking at other processes", peers_s, self._look_after_peers, now_s + peers_s),
+            _Work("looking at open transactions", abort_s, self._abort_timed_out, now_s + abort_s),
+            self._looking,
+            self._compacting,
+            self._checkpointing,
+            delayed(
+                "expiring producers",
+                "producer.id.expiration.check.interval.ms",
+                self._expire_producers,
+                by_lead=False,
+            ),
+            _Work("completing transactions", retry_s, self._retry_transactions, now_s + retry_s),
+            lead(
+                "expiring transactional ids",
+                "transaction.remove.expired.transaction.cleanup.interval.ms",
+                self._expire_ids,
+            ),
+            lead(
+                "expiring groups' offsets",
+                "offsets.retention.check.interval.ms",
+                self._expire_offsets,
+            ),
+            lead("applying retention", retention, self._retain),
+            lead("sweeping staged files", retention, self._sweep_staged),
+        ]
+
     def _run(self) -> None:
         try:
             while self._wait():
-                try:
-                    now_s = time.monotonic()
-                    if self._files.journal is not None:
-                        self._files.journal.start_if_wanted()
-                    if now_s + TOGETHER_S >= self._peers_due_s:
-                        if self._peers.is_due(now_s):
-                            self._look_after_peers()
-                        else:
-                            self._peers_due_s = now_s + self._peers.interval_s
-                    if now_s + TOGETHER_S >= self._timeouts_due_s:
-                        self._timeouts_due_s = now_s + self._transactions_interval_s()
-                        self._attempt(self._abort_timed_out, "looking at open transactions")
-                    if self._is_due(now_s):
-                        self._round(now_s)
-                except Exception as error:  # Whatever it is: the thread goes on, it is shown.
-                    self._keep(error, "a round")
+                self._round()
         finally:
             self._peers.end()
 
     def _wait(self) -> bool:
         """Sleep until something is due; False once stopped."""
         with self._lock:
-            woken = False
             while not self._stopped:
-                now_s = time.monotonic()
-                due_s = min(self._due_s(), self._peers_due_s, self._timeouts_due_s)
-                if due_s <= now_s or (woken and self._noted):
+                due_s = min(work.due_s for work in self._works if work.is_wanted())
+                left_s = due_s - time.monotonic()
+                if left_s <= 0:
                     return True
-                if self._noted or self._watched or self._leftovers:
-                    woken = True
-                    due_s = min(due_s, now_s + self._look_s())
-                    self._condition.wait(max(0.0, due_s - now_s))
-                    return not self._stopped
-                self._condition.wait(due_s - now_s)
+                self._condition.wait(left_s)
             return False
 
-    def _due_s(self) -> float:
-        """Return when the next work is due that depends on time alone."""
-        due_s = min(
-            self._retention_due_s,
-            self._expiration_due_s,
-            self._offsets_due_s,
-            self._transactions_due_s,
-            self._ids_due_s,
-            self._compaction.due_s,
-        )
-        return min(due_s, self._checkpoint_due_s) if self._unwritten else due_s
+    def _round(self) -> None:
+        """Do what is due."""
+        for work in self._works:
+            if work.is_wanted() and work.due_s <= time.monotonic() + TOGETHER_S:
+                self._attempt(partial(self._do, work), work.name)
+                work.due_s = time.monotonic() + work.interval_s
 
-    def _is_due(self, now_s: float) -> bool:
-        with self._lock:
-            waiting = bool(self._noted or self._watched) or self._leftovers
-            return waiting or self._due_s() <= now_s
+    def _do(self, work: _Work) -> None:
+        failure = self._files.engine.failure
+        if failure is not None:
+            raise failure  # The store's files were replaced: those that are there are not its own.
+        if not work.by_lead or self._peers.leads():
+            work.do()
 
     def _look_after_peers(self) -> None:
-        """Once the store's files were replaced, this raises, and nothing else is done any more."""
-        try:
+        if self._peers.is_due():
             self._peers.look()
-        finally:
-            self._peers_due_s = time.monotonic() + self._peers.interval_s
         if count_deleted():
             for partition in self._files.partitions.opened():
                 with suppress(LogClosedError):
-                    partition.free_deleted()
+                    partition.log.free_deleted()
 
-    def _look_s(self) -> float:
-        return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
-
-    def _round(self, now_s: float) -> None:
+    def _look(self) -> None:
+        """Look at what was noted, and at what is watched since."""
+        now_s = time.monotonic()
         self._state_log_persisted = False
         with self._lock:
             noted, self._noted = self._noted, set()
@@ -291,36 +347,6 @@ class Checkpointer:
             self._files.session.note_change()
         for watched in list(self._watched.values()):
             self._each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
-        if now_s >= self._compaction.due_s:
-            self._attempt(self._compact, "compacting internal topics")
-        if now_s >= self._checkpoint_due_s and self._unwritten:
-            self._checkpoint_due_s = now_s + self._seconds(
-                "log.flush.offset.checkpoint.interval.ms"
-            )
-            self._write_checkpoints()
-        if now_s >= self._expiration_due_s:
-            self._expiration_due_s = now_s + self._seconds(
-                "producer.id.expiration.check.interval.ms"
-            )
-            self._expire_producers()
-        if now_s >= self._transactions_due_s:
-            self._transactions_due_s = now_s + RETRY_INTERVALS * self._transactions_interval_s()
-            self._attempt(self._retry_transactions, "completing transactions")
-        if now_s >= self._ids_due_s:
-            self._ids_due_s = now_s + self._seconds(
-                "transaction.remove.expired.transaction.cleanup.interval.ms"
-            )
-            if self._peers.leads():
-                self._attempt(self._expire_ids, "expiring transactional ids")
-        if now_s >= self._offsets_due_s:
-            self._offsets_due_s = now_s + self._seconds("offsets.retention.check.interval.ms")
-            if self._peers.leads():
-                self._attempt(self._expire_offsets, "expiring groups' offsets")
-        if now_s >= self._retention_due_s:
-            self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
-            if self._peers.leads():
-                self._retain()
-                self._attempt(self._sweep_staged, "sweeping staged files")
 
     def _clear_leftovers(self) -> None:
         """Remove some of what complete jobs left. A close does not wait for it, nor other work."""
@@ -332,7 +358,7 @@ class Checkpointer:
     def _sweep_staged(self) -> None:
         self._staged.sweep(lambda: self._stopped)
 
-    def _begin_to_watch(self, partition: Partition) -> None:
+    def _begin_to_watch(self, partition: UnifiedLog) -> None:
         self._unwritten.add(partition)
         if partition not in self._watched:
             active = self._active.get(partition, partition.active_when_opened)
@@ -361,7 +387,8 @@ class Checkpointer:
         ):
             del self._watched[partition]
             self._persist(partition)
-        self._compaction.look(partition)
+        if self._compaction.look(partition):
+            self._compacting.due_s = 0.0
 
     def _compact(self) -> None:
         self._files.engine.check_files()
@@ -371,10 +398,10 @@ class Checkpointer:
         """Compact what is due, once the thread was stopped: it may not have come to it."""
         for partition in self._noted | self._watched.keys():
             self._each(partition, self._compaction.look)
-        if self._compaction.due_s < math.inf:
+        if self._compaction.has_due():
             self._attempt(self._compact, "compacting internal topics")
 
-    def _persist(self, partition: Partition) -> None:
+    def _persist(self, partition: UnifiedLog) -> None:
         if partition.topic == TRANSACTION_STATE_TOPIC:
             if self._state_log_persisted:
                 return  # With that of another partition.
@@ -383,23 +410,23 @@ class Checkpointer:
             if self._files.transaction_recovery.records_behind > STATE_RECORDS_BEHIND_MAX:
                 # Opening after a crash reads them all.
                 self._unwritten.add(partition)
-                self._checkpoint_due_s = time.monotonic()
+                self._checkpointing.due_s = 0.0
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._files.group_offsets.log.persist(partition.partition)
         partition.producer_state.persist(behind_max=ROWS_BEHIND_MAX)
-        partition.store_indexes()
+        partition.log.store_indexes()
         self._count("rows_persisted", 1)
 
-    def _prepare_spare(self, partition: Partition) -> None:
+    def _prepare_spare(self, partition: UnifiedLog) -> None:
         """Have a file ready for the next roll; only where segments are known to fill up, and did
         since the partition was opened: a process that is open for a moment needs none.
         """
         if (
             partition.topic not in INTERNAL_TOPICS
             and self._config["eoslog.spare.segments"]
-            and partition.has_rolled
-            and partition.fills_segments
+            and partition.active_base_offset != partition.active_when_opened
+            and partition.log.fills_segments
             and make_spare_room(
                 self._files.paths,
                 partition.topic_partition,
@@ -419,18 +446,20 @@ class Checkpointer:
 
     def _write_offsets(self) -> None:
         sync = self._files.engine.syncs
-        self._files.checkpoints.renew(self._known_offsets, sync=sync)
+        # Listed first: who opens a partition may wait for the lock under which these are looked at.
+        opened = self._files.partitions.opened()
+        self._files.checkpoints.renew(partial(self._known_offsets, opened), sync=sync)
         self._count("checkpoints_written", 1)
 
-    def _known_offsets(self) -> Mapping[TopicPartition, LastOffsets]:
+    def _known_offsets(self, opened: Iterable[UnifiedLog]) -> Mapping[TopicPartition, LastOffsets]:
         known = {}
         recovery = self._files.transaction_recovery
-        for partition in self._files.partitions.opened():
+        for partition in opened:
             try:
                 where = partition.topic_partition
                 known[where] = recovery.checkpoint(where, last_offsets(partition))
             except LogClosedError:
-                continue  # Deleted meanwhile.
+                continue  # Deleted since.
         return known
 
     def _abort_timed_out(self) -> None:
@@ -459,7 +488,7 @@ class Checkpointer:
         expiration_ms = self._config["producer.id.expiration.ms"]
         oldest_ms = self._expiry_clock.now_ms() - expiration_ms
 
-        def expire(partition: Partition) -> None:
+        def expire(partition: UnifiedLog) -> None:
             expired = partition.producer_state.expire(oldest_ms, self.unexpiring_producer_ids)
             self._count("producers_expired", expired)
 
@@ -488,7 +517,7 @@ class Checkpointer:
                 try:
                     deleted = self._retain_one(where, topic.topic_id, config)
                 except LogClosedError:
-                    continue  # Deleted meanwhile.
+                    continue  # Deleted since.
                 except REFUSALS as error:
                     self._keep(error, str(where))
                     continue
@@ -508,7 +537,7 @@ class Checkpointer:
                 ):
                     return 0
             except FileNotFoundError:
-                return 0  # The topic was deleted meanwhile.
+                return 0  # The topic was deleted.
         partition = self._files.partitions.find(where)
         if partition is None or partition.failed:
             return 0
@@ -516,7 +545,7 @@ class Checkpointer:
 
     # Errors and counts.
 
-    def _each(self, partition: Partition, work: Callable[[Partition], object]) -> None:
+    def _each(self, partition: UnifiedLog, work: Callable[[UnifiedLog], object]) -> None:
         """Do it unless the partition was closed or failed; what goes wrong is kept."""
         try:
             if not partition.failed:
@@ -530,10 +559,10 @@ class Checkpointer:
             with self._lock:
                 self._noted.add(partition)
 
-    def _attempt(self, work: Callable[[], None], what: str) -> None:
+    def _attempt(self, work: Callable[[], object], what: str) -> None:
         try:
             work()
-        except REFUSALS as error:
+        except Exception as error:  # Whatever it is: the rest has its turn.
             self._keep(error, what)
 
     def _keep(self, error: Exception, what: str) -> None:
@@ -544,9 +573,6 @@ class Checkpointer:
                 self._errors.append(text)
         self._warnings.warning("%s", text)
 
-    def _transactions_interval_s(self) -> float:
-        return self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")
-
     def _count(self, name: str, count: int) -> None:
         with self._lock:
             self._counts[name] += count
@@ -555,6 +581,6 @@ class Checkpointer:
         return self._config[setting] / 1000
 
 
-def _flush_if_behind(partition: Partition) -> None:
+def _flush_if_behind(partition: UnifiedLog) -> None:
     if partition.flushed_up_to < partition.log_end_offset:
         partition.flush()

@@ -6,14 +6,12 @@ than twice what holds and two segments, however many records were written. All t
 compacted together: a look at the whole store is shared by them.
 """
 
-import math
-import time
 from contextlib import suppress
 
 from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
-from eoslog.store.store_files import StoreFiles
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.files import StoreFiles
 
 # With so much to be deleted the next compaction does not wait for its time.
 AT_ONCE_BYTES = 16 << 20
@@ -22,29 +20,27 @@ AT_ONCE_BYTES = 16 << 20
 class InternalCompaction:
     """The partitions that are due; only the background thread, and who stopped it, calls it."""
 
-    def __init__(self, files: StoreFiles, interval_s: float) -> None:
+    def __init__(self, files: StoreFiles) -> None:
         self._files = files
-        self._interval_s = interval_s
-        self._next_s = 0.0
-        self._sealed_bytes: dict[Partition, int] = {}
+        self._sealed_bytes: dict[UnifiedLog, int] = {}
 
-    def look(self, partition: Partition) -> None:
-        """Note a partition that was appended to, if it is due."""
+    def look(self, partition: UnifiedLog) -> bool:
+        """Note a partition that was appended to, if it is due; True if now so much is due that the
+        next compaction must not wait.
+        """
         if partition.topic not in INTERNAL_TOPICS or partition.segment_count < 2:
-            return
+            return False
         sealed_bytes = sum(size for _, size in partition.segment_sizes()[:-1])
         live_bytes = 0
         with suppress(StateStoreDamagedError):
             live_bytes = self._files.rows.read_live_bytes(partition.topic_partition)
         if sealed_bytes >= 2 * live_bytes:
             self._sealed_bytes[partition] = sealed_bytes
+        return sum(self._sealed_bytes.values()) >= AT_ONCE_BYTES
 
-    @property
-    def due_s(self) -> float:
-        """Time of the next compaction, by the monotonic clock; never while no partition is due."""
-        if not self._sealed_bytes:
-            return math.inf
-        return 0.0 if sum(self._sealed_bytes.values()) >= AT_ONCE_BYTES else self._next_s
+    def has_due(self) -> bool:
+        """True if a partition is due."""
+        return bool(self._sealed_bytes)
 
     def run(self) -> int:
         """Compact what is due; how many segments went. What could not go is looked at again after
@@ -52,5 +48,4 @@ class InternalCompaction:
         """
         partitions = [one for one in self._sealed_bytes if not one.failed]
         self._sealed_bytes = {}
-        self._next_s = time.monotonic() + self._interval_s
         return self._files.compact(*partitions)

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
 from eoslog.producer.producer import Producer, notice_replacements
-from eoslog.staging.staged_commit import StagedCommits
-from eoslog.storage.journal_replay import retire_dead_journals
+from eoslog.staging.commit import StagedCommits
+from eoslog.storage.journal_replay import DeadJournals
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
-from eoslog.storage.partition import Partition
-from eoslog.store.store_files import StoreFiles
-from eoslog.store.store_topics import TopicUser
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.files import StoreFiles
 
 LEAD_FILE_NAME = "lead.lock"
 # How often a process looks after the others, or whether one has come; and one that is alone after
@@ -36,7 +35,7 @@ class PeerMonitor:
         files: StoreFiles,
         staged: StagedCommits,
         live_producers: Callable[[], list[Producer]],
-        note: Callable[[Partition], None],
+        note: Callable[[UnifiedLog], None],
         keep: Callable[[Exception, str], None],
     ) -> None:
         """`note` receives partitions with something to persist, `keep` receives errors."""
@@ -46,6 +45,12 @@ class PeerMonitor:
         self._note = note
         self._keep = keep
         self._session = files.session
+        self._dead_journals = DeadJournals(
+            files.paths,
+            files.session.slots.alive,
+            files.registry.all,
+            files.partitions.find_of_any_topic,
+        )
         self._lead: UpgradableLock | None = None
         self._leads = False
         self._looked_s = -LOOK_ALONE_S
@@ -58,11 +63,11 @@ class PeerMonitor:
         """Interval after which `is_due` must be asked again."""
         return min(LOOK_S, LOOK_ALONE_S)
 
-    def is_due(self, now_s: float) -> bool:
+    def is_due(self) -> bool:
         """True if it is time to look after the other processes. Costs next to nothing."""
         if self.any or self._session.arrivals != self._arrivals:
             return True
-        return now_s >= self._looked_s + LOOK_ALONE_S
+        return time.monotonic() >= self._looked_s + LOOK_ALONE_S
 
     def leads(self) -> bool:
         """True if this process does what one of them must do for the whole store."""
@@ -114,7 +119,7 @@ class PeerMonitor:
         self._attempt(self._files.state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
-            self._attempt(self._retire_journals, "retiring journals of dead processes")
+            self._attempt(self._dead_journals.retire, "retiring journals of dead processes")
 
     def _settle_all(self) -> None:
         """End what is open of processes that died. Groups first, as above."""
@@ -128,10 +133,9 @@ class PeerMonitor:
         notice_replacements(self._live_producers())
 
     def _notice_deletions(self) -> None:
-        users: list[TopicUser] = [self._staged.pending, *self._live_producers()]
-        self._files.topics.notice_deletions(users)
+        self._files.topics.notice_deletions(self._live_producers())
 
-    def _follow(self, partition: Partition) -> None:
+    def _follow(self, partition: UnifiedLog) -> None:
         try:
             partition.refresh()
             producers = partition.producer_state
@@ -151,11 +155,6 @@ class PeerMonitor:
         for partition in self._files.partitions.opened():
             if partition.producer_state.persisted_offset != partition.log_end_offset:
                 self._note(partition)
-
-    def _retire_journals(self) -> None:
-        files = self._files
-        alive, find = self._session.slots.alive, files.partitions.find_of_any_topic
-        retire_dead_journals(files.paths, alive, files.registry.all, find)
 
     def _attempt(self, work: Callable[[], object], what: str) -> None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
-from eoslog.common.arguments import check_ran, check_synchronous
+from eoslog.common.arguments import check_ran, check_synchronous, seconds, whole_number
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,
@@ -20,6 +20,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from eoslog.producer.transactional_producer import TransactionalProducer, end_refused
 from eoslog.store.store import engine_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store.store import Store
 
+_ENDS_BY_ITSELF = (
+    "read_process_write ends its transactions itself, with the group's offsets: return from "
+    "process to commit, or raise an exception to abort"
+)
 # How long a loop that shares its topics waits at most until it looks whether they are there.
 _LOOK_EVERY_S = 0.5
 
@@ -48,42 +53,47 @@ def read_process_write(
     poll_timeout_s: float = 1.0,
     transaction_timeout_ms: int = 60_000,
 ) -> int:
-    """Process records of `topics` exactly once; how many were processed.
+    """Process records exactly once, each poll's in one transaction; return how many.
 
-    For each up to `max_records` records `process(producer, records)` is called in a transaction: it
-    sends what it makes of them with `producer.send` or `producer.append`, and keeps nothing that it
-    needs for the records after them. Then the group's offsets are committed with it. `topics` are
-    whole topics, or single partitions of them; only committed records are read.
+    The output of `process` and the group's offsets are committed together. If it raises, so does
+    the loop, after an abort: a later run gets the records again.
 
-    `process` must do its work before it returns: an async function and a generator function are
-    refused with TypeError. So is a result that is work not done yet, or a list of such: awaitables,
-    iterators, futures, functions, threads that run. It aborts the transaction. The same holds for
-    `stop`.
+    Parameters
+    ----------
+    process : callable
+        Called with the producer and up to `max_records` committed records; sends or appends its
+        output, keeps no state for later records, and cannot end the transaction
+        (IllegalStateError). Async and generator functions are refused, as is a result that is work
+        not done yet.
+    topics, group : iterable of str or TopicPartition, str
+        Whole topics or single partitions; the consumer group that keeps the position.
+    share : bool
+        Loops in any processes share whole topics, each a member of the group. The work of a loop
+        that dies, or exceeds "max.poll.interval.ms", is undone, and done by the partitions' next
+        owner.
+    transactional_id : str, optional
+        By default the group's name: a second loop of the group takes over, and the first one ends
+        with ProducerFencedError. With `share`, an id of the loop's own.
+    stop : callable, optional
+        Ends the loop when it returns true; called before each transaction and each poll.
+    until_caught_up : bool
+        End when nothing is left to read, in the loop's own partitions if they are shared, after a
+        wait for transactions that may still move the group's offsets.
+    poll_timeout_s, transaction_timeout_ms : float, int
+        Longest wait for records, in seconds; longest time of a transaction, in milliseconds, after
+        which it is aborted and the loop ends with ProducerFencedError.
 
-    The loop ends when `stop()` returns true; it is called before each transaction and at least
-    every `poll_timeout_s` seconds. With `until_caught_up` it also ends when there is nothing left
-    to read, after a wait for any transaction that may still move the group's offsets. An exception
-    of `process` aborts its transaction, ends the loop and is raised; a later run has the
-    same records again.
-
-    `transactional_id` is the group's name if it is not given: a second loop of the group then takes
-    over, and the first one ends with ProducerFencedError.
-
-    With `share` any number of loops, in any processes, share the `topics`, which are whole ones
-    then: each is a member of the group, and has an id of its own if none is given. What a loop was
-    doing when it dies, or is too slow for "max.poll.interval.ms", is undone, and done by the loop
-    that has its partitions next. With `until_caught_up` a loop ends when there is nothing left to
-    read in those partitions that it has.
-
-    A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
-
-    Raises TypeError; InvalidRequestError if `topics` is empty; UnknownTopicOrPartitionError, also
-    as soon as one of the topics is deleted, though there may be a new one of its name; and what the
-    producer and the consumer raise.
+    Raises
+    ------
+    InvalidRequestError, UnknownTopicOrPartitionError, TypeError
+        `topics` is empty, or one does not exist, or was deleted (also if it was created again); an
+        argument or a result is refused. Also raises what the producer and the consumer raise.
     """
     check_synchronous(process, "process")
     if stop is not None:
         check_synchronous(stop, "stop")
+    seconds(poll_timeout_s, "poll_timeout_s")
+    whole_number(max_records, "max_records")
     shared = _topic_ids(store, topics) if share else {}
     partitions = [] if share else _partitions(store, topics)
     if transactional_id is None:
@@ -103,29 +113,43 @@ def read_process_write(
         else:
             consumer.assign(partitions)
         while stop is None or not _says_stop(stop):
-            if share:
-                records = _polled(store, consumer, shared, poll_timeout_s, max_records)
-            else:
-                records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
-            if not records:
-                if until_caught_up and not _waits_for_a_decision(consumer):
-                    break
-                continue
-            try:
-                with producer.transaction():
-                    check_ran(process(producer, records), "process")
-                    producer.send_offsets_to_transaction(
-                        next_offsets(consumer, records), consumer.group_metadata()
-                    )
-            except CommitFailedError as error:
-                if not share:
-                    raise
-                # Others read them by now. The next poll joins the group again.
-                _log.warning("%s of %s: %d records are left to others", error, group, len(records))
-                consumer.seek_to_committed()
-                continue
-            count += len(records)
+            records = _polled(store, consumer, shared, poll_timeout_s, max_records)
+            if records:
+                by = group if share else None
+                count += _process_once(producer, consumer, process, records, shared_by=by)
+            elif until_caught_up and not _waits_for_a_decision(consumer):
+                break
     return count
+
+
+def _process_once(
+    producer: TransactionalProducer,
+    consumer: "Consumer",
+    process: "Callable[[Producer, list[Record]], object]",
+    records: list[Record],
+    *,
+    shared_by: str | None,
+) -> int:
+    """Process records in one transaction with the group's offsets; return how many are in it: none
+    if the topics are shared by members of a group, and others have the partitions by now.
+    """
+    processed = False
+    try:
+        with producer.transaction():
+            with end_refused(producer, _ENDS_BY_ITSELF):
+                check_ran(process(producer, records), "process")
+            processed = True
+            producer.send_offsets_to_transaction(
+                next_offsets(consumer, records), consumer.group_metadata()
+            )
+    except CommitFailedError as error:
+        if shared_by is None or not processed:
+            raise
+        # The next poll joins the group again.
+        _log.warning("%s of %s: %d records are left to others", error, shared_by, len(records))
+        consumer.seek_to_committed()
+        return 0
+    return len(records)
 
 
 def _says_stop(stop: Callable[[], bool]) -> bool:
@@ -147,9 +171,11 @@ def _polled(
     timeout_s: float,
     max_records: int,
 ) -> list[Record]:
-    """Return what a poll gives, while the topics are those of these ids: a subscription goes on
+    """Return what a poll gives, while shared topics are those of these ids: a subscription goes on
     without one that is deleted, and the loop does not.
     """
+    if not shared:
+        return consumer.poll(timeout=timeout_s, max_records=max_records)
     deadline_s = time.monotonic() + timeout_s
     wait_s = min(timeout_s, _LOOK_EVERY_S)
     while True:
@@ -180,7 +206,7 @@ def _topic_ids(store: "Store", topics: Iterable[str | TopicPartition]) -> dict[s
     """
     given = _listed(topics)
     if any(isinstance(one, TopicPartition) for one in given):
-        raise TypeError("share: topics are names, not partitions")
+        raise TypeError("with share, topics must be names, not partitions")
     known = store.topics()
     return {str(one): _described(store, known, one).topic_id for one in given}
 
@@ -198,7 +224,7 @@ def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[
 
 def _listed(topics: Iterable[str | TopicPartition]) -> list[str | TopicPartition]:
     if isinstance(topics, (str, TopicPartition)):
-        raise TypeError("topics: a list of names or partitions")
+        raise TypeError("topics must be a list of names or partitions")
     listed = list(topics)
     if not listed:
         raise InvalidRequestError("topics is empty: name at least one topic or partition")

@@ -15,21 +15,22 @@ from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.storage.partition import Partition
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.named_producers import NamedProducers
 
 
 def apply_retention(
-    partition: Partition,
+    partition: UnifiedLog,
     names: NamedProducers,
     config: Mapping[str, int],
     now_ms: int,
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
     up_to_offset = _deletable_up_to(partition, config, now_ms)
-    if up_to_offset <= partition.first_base_offset:
+    if up_to_offset <= partition.log.first_base_offset:
         return 0
-    partition.flush()
+    partition.sync_up_to(partition.log_end_offset)
     saved_up_to = partition.producer_state.save_copies_that_fit()
     names.renew(partition.topic_partition)
     if saved_up_to is None:
@@ -40,7 +41,7 @@ def apply_retention(
     return deleted
 
 
-def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: int) -> int:
+def _deletable_up_to(partition: UnifiedLog, config: Mapping[str, int], now_ms: int) -> int:
     """The base offset of the first segment that stays."""
     stays_at = _first_to_stay(partition, config, now_ms)
     if stays_at is None:
@@ -54,14 +55,15 @@ def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: in
     return min(stays_at, partition.last_stable_offset)
 
 
-def _first_to_stay(partition: Partition, config: Mapping[str, int], now_ms: int) -> int | None:
+def _first_to_stay(partition: UnifiedLog, config: Mapping[str, int], now_ms: int) -> int | None:
     """The base offset of the first segment that neither size nor age releases; None if all are."""
     segments = partition.segment_sizes()
     gone = _count_by_size([size for _, size in segments], config["retention.bytes"])
     for base_offset, size_bytes in segments[gone:]:
         if config["retention.ms"] == NO_LIMIT or size_bytes == 0:
             return base_offset
-        newest_ms = partition.largest_timestamp_ms(base_offset)
+        with named_os_errors(f"looking at the segments of {partition.topic_partition}"):
+            newest_ms = partition.log.largest_timestamp_ms(base_offset)
         if newest_ms is not None and now_ms - newest_ms <= config["retention.ms"]:
             return base_offset
     return None

@@ -8,11 +8,11 @@ import copy
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Never, Self, cast, overload
+from typing import Any, NamedTuple, Never, Self, cast, overload
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
@@ -36,28 +36,27 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreFailedError,
 )
-from eoslog.groups.group_coordinator import GroupDescription
-from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
+from eoslog.groups.coordinator import GroupDescription
+from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
 from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
-from eoslog.producer.producer import Producer, notice_replacements
-from eoslog.producer.producer_parts import ProducerParts
-from eoslog.producer.staged_producer import StagedProducer
-from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
+from eoslog.producer.parts import ProducerParts
+from eoslog.producer.producer import Producer, ProducerInternals, notice_replacements
+from eoslog.producer.transactional_producer import TransactionalProducer
 from eoslog.session.process_slots import ProcessSlot
-from eoslog.staging.staged_application import ApplicationState
-from eoslog.staging.staged_commit import StagedCommit, StagedCommits
-from eoslog.staging.staged_job import VERSION_PARTITION, OffsetsOfGroups
-from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_source import VersionSource
+from eoslog.staging.application import ApplicationState
+from eoslog.staging.commit import StagedCommit, StagedCommits
+from eoslog.staging.job import VERSION_PARTITION, OffsetsOfGroups
+from eoslog.staging.message import StagedMessage
+from eoslog.staging.source import VersionSource
 from eoslog.storage.engine import Engine
-from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
-from eoslog.store.consistent_snapshot import snapshot_of_topics
-from eoslog.store.store_files import StoreFiles, errors_of, raise_first
-from eoslog.store.store_metrics import store_metrics
-from eoslog.transactions.transaction_admin import (
+from eoslog.store.consistent_snapshot import ConsistentSnapshots
+from eoslog.store.files import StoreFiles, errors_of, raise_first
+from eoslog.store.metrics import store_metrics
+from eoslog.store.partition import Partition
+from eoslog.transactions.admin import (
     HangingTransaction,
     TransactionDescription,
     TransactionListing,
@@ -119,6 +118,9 @@ class Store:
                 none_is_open=self._files.transactions.entries.none_is_undecided,
                 expiry_clock=self._expiry_clock,
             )
+            self._snapshots = ConsistentSnapshots(
+                self._files.engine, self._staged, self._files.transactions.entries
+            )
             self._checkpointer = Checkpointer(
                 self._files, self._staged, self._expiry_clock, self._live_producers
             )
@@ -129,7 +131,6 @@ class Store:
                 self._files.transactions,
                 self._files.names,
                 self._files.group_offsets,
-                self._staged,
                 self._linger,
             )
             if as_left:
@@ -207,15 +208,28 @@ class Store:
         exist_ok: bool = False,
         **others: Never,
     ) -> TopicDescription:
-        """Create a topic with so many partitions (1 to 100,000); durable on return.
+        """Create a topic; durable on return.
 
-        `config` takes Kafka's settings of topics ("segment.bytes"). With `exist_ok` a topic that
-        exists already is left and described as it is, whatever its settings, but only if it has
-        that many partitions: keys would go elsewhere.
+        Parameters
+        ----------
+        name : str
+            1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'.
+        partitions : int
+            1 to 100,000.
+        config : mapping, optional
+            Kafka's settings of topics ("segment.bytes").
+        exist_ok : bool
+            Leave a topic that exists as it is, whatever its settings, if it has as many partitions:
+            keys would go elsewhere.
 
-        Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
-        InvalidConfigError; StoreFullError and the other errors of a disk: the topic does not exist
-        then. ConcurrentAccessError in the middle of another call of the same thread.
+        Raises
+        ------
+        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError
+            An argument is wrong.
+        StoreError
+            The disk refuses: the topic does not exist.
+        ConcurrentAccessError
+            Called in the middle of another call of the same thread.
         """
         if others:
             refuse_parameters("create_topic", others)
@@ -229,15 +243,12 @@ class Store:
         *,
         exist_ok: bool = False,
     ) -> dict[str, TopicDescription]:
-        """Create many topics at once, `{"orders": 4, "payments": 1}`; durable on return. Return
-        them by name.
+        """Create many topics at once, `{"orders": 4, "payments": 1}`; durable on return.
 
-        `partitions` has the partition count of each topic; `config` and `exist_ok` are those of
-        `create_topic`, for all of them. All are created, or none is, also if the process dies
-        meanwhile. This costs less than one call for each: the list of topics is written and synced
-        once, and above 32 partitions the file system is synced once, not each directory.
-
-        Raises what `create_topic` raises; none of the topics that did not exist exists then.
+        All are created, or none is, also if the process dies in the call. It costs less than one
+        call for each: the list of topics is written and synced once, and above 32 partitions the
+        file system is synced once, not each directory. `config` and `exist_ok` are those of
+        `create_topic`, for all. Raises what `create_topic` raises.
         """
         if not isinstance(partitions, Mapping):
             raise TypeError(
@@ -260,8 +271,7 @@ class Store:
         self._check_open()
         check_user_topic_name(name)
         with self._changing_topics():
-            self._topic(name)
-            self._staged.pending.forget_topic(name)
+            self._files.engine.topic(name)
             self._files.topics.delete(name, self._live_producers)
         # Wake those who wait for its records: there will be none.
         self._files.signal.wake()
@@ -276,11 +286,11 @@ class Store:
         return self._files.engine.topics()
 
     def partition(self, topic: str, number: int) -> Partition:
-        """The engine's own view of a partition; opened, and recovered if need be, on first use.
+        """Return a view of a partition; it is opened, and recovered if need be, on first use.
 
         Raises UnknownTopicOrPartitionError, CorruptRecordError or StoreError.
         """
-        return self._files.engine.partition(topic, number)
+        return Partition(self._files.engine.partition(topic, number))
 
     # Writing and reading.
 
@@ -296,18 +306,7 @@ class Store:
         config: Mapping[str, object] | None = None,
         *,
         transactional_id: str,
-        staged: Literal[True],
-    ) -> StagedProducer: ...
-
-    @overload
-    def producer(
-        self,
-        name: None = None,
-        config: Mapping[str, object] | None = None,
-        *,
-        transactional_id: str,
         transaction_timeout_ms: int = 60_000,
-        staged: bool = False,
     ) -> TransactionalProducer: ...
 
     def producer(
@@ -317,21 +316,27 @@ class Store:
         *,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
-        staged: bool = False,
         **others: Never,
     ) -> Producer:
-        """A new producer. With a name it goes on where the last one of that name stopped; with a
-        transactional id it writes in transactions.
+        """Return a new `Producer`, or with a transactional id a `TransactionalProducer`.
 
-        See `Producer` and `TransactionalProducer`. Opening a name again fences the producer that
-        had it, and so does the `init_transactions()` of a transactional id: the older one's next
-        call raises ProducerFencedError. A transaction that is open for longer than
-        `transaction_timeout_ms` after its first record is aborted. With `staged` the transactions
-        are for bulk loads: they stay out of the log until their commit, and have no timeout; see
-        `StagedProducer`. `config` takes Kafka's "batch.size", "enable.idempotence", "linger.ms"
-        (without transactions), "transactional.id" and "transaction.timeout.ms".
+        Parameters
+        ----------
+        name : str, optional
+            The producer goes on where the last one of this name stopped, and fences it.
+        config : mapping, optional
+            Kafka's "batch.size", "enable.idempotence", "linger.ms" (without transactions),
+            "transactional.id" and "transaction.timeout.ms".
+        transactional_id : str, optional
+            The producer writes in transactions; its `init_transactions()` fences the id's older
+            one. For bulk loads, which take longer than a transaction may, see `StagedWriter`.
+        transaction_timeout_ms : int
+            Milliseconds after its first record when an open transaction is aborted.
 
-        Raises InvalidConfigError; ValueError for an empty or too long name or id, and for both.
+        Raises
+        ------
+        InvalidConfigError, ValueError
+            A setting, name or id is wrong, or both a name and an id are given.
         """
         if others:
             refuse_parameters("producer", others)
@@ -340,15 +345,9 @@ class Store:
         if isinstance(given, dict) and "transactional.id" in given:
             transactional_id = cast(str, given.pop("transactional.id"))
         if transactional_id is None:
-            if staged:
-                raise ValueError("staged: only for a producer with a transactional_id")
             producer = Producer(self._producer_parts, name, given)
         elif name is not None:
-            raise ValueError("name and transactional_id: a producer has one or the other")
-        elif staged:
-            if transaction_timeout_ms != DEFAULT_TIMEOUT_MS:
-                raise ValueError("transaction_timeout_ms: a staged transaction has no timeout")
-            producer = StagedProducer(self._producer_parts, transactional_id, given)
+            raise ValueError("give either name or transactional_id, not both")
         else:
             producer = TransactionalProducer(
                 self._producer_parts, transactional_id, transaction_timeout_ms, given
@@ -372,15 +371,25 @@ class Store:
         config: Mapping[str, object] | None = None,
         **others: Never,
     ) -> Consumer:
-        """A new consumer, which reads partitions it is assigned, or topics it subscribes to. See
-        `Consumer`.
+        """Return a new `Consumer`, which reads partitions assigned or topics subscribed.
 
-        With a group (also "group.id" in `config`) it starts at the offsets that were committed for
-        the group, can commit its own, and share topics with the group's other consumers.
-        `auto_offset_reset` says where to start where there is none, and where to go on when
-        retention overtook it: "earliest", "latest" or "none" (an error).
+        Parameters
+        ----------
+        group : str, optional
+            Also "group.id" in `config`. The consumer starts at the group's committed offsets, can
+            commit its own, and share topics with the group's other consumers.
+        isolation_level : {"read_committed", "read_uncommitted"}
+            The first leaves out records of open and aborted transactions.
+        auto_offset_reset : {"earliest", "latest", "none"}
+            Where to start without a committed offset, and where to go on if retention overtook the
+            consumer; "none": raise an error.
+        config : mapping, optional
+            Kafka's settings of consumers ("max.poll.records").
 
-        Raises InvalidConfigError, InvalidRequestError (an empty group), TypeError.
+        Raises
+        ------
+        InvalidConfigError, InvalidRequestError, TypeError
+            An argument is wrong.
         """
         if others:
             refuse_parameters("consumer", others)
@@ -401,8 +410,7 @@ class Store:
     # Groups, transactions and staged jobs.
 
     def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """The committed offsets of every group that has any, or has some that are not decided yet;
-        of one that has, or had, members too.
+        """Return the committed offsets of every group with offsets, undecided ones too, or members.
 
         A group with the name of an application also has the application's newest version, at
         partition 0 of `eoslog-version`. Raises CorruptRecordError.
@@ -440,13 +448,23 @@ class Store:
         pattern: str | None = None,
         duration_ms: int = -1,
     ) -> list[TransactionListing]:
-        """The transactional ids of the store, sorted; those that all given filters let through.
+        """Return the transactional ids that pass all given filters, sorted.
 
-        `states` and `producer_ids` name those wanted (empty: all), `pattern` is a regular
-        expression for the whole id, and with `duration_ms` from 0 on only transactions are listed
-        that have been open for longer. An id whose record is damaged is left out; describing it
-        says what is wrong. Raises ValueError for an unknown state, InvalidRequestError for a
-        pattern that is none.
+        An id whose record is damaged is left out; `describe_transaction` raises what is wrong.
+
+        Parameters
+        ----------
+        states, producer_ids : collection, optional
+            Those wanted; empty: all.
+        pattern : str, optional
+            Regular expression of the whole id.
+        duration_ms : int
+            From 0 on: only transactions that have been open for longer, in milliseconds.
+
+        Raises
+        ------
+        ValueError, InvalidRequestError
+            A state is unknown, or the pattern is no regular expression.
         """
         self._check_open()
         longer_ms = whole_number(duration_ms, "a duration")
@@ -472,9 +490,10 @@ class Store:
 
         The id's producer is fenced, whether a transaction is open or not, and an open one, a
         prepared one too, is aborted. By partition: a transaction that an id has under way is
-        aborted with the id, as a whole; one that hangs is aborted there. Raises InvalidRequestError
-        (neither or both are given), TransactionalIdNotFoundError, UnknownTopicOrPartitionError,
-        InvalidTxnStateError (nothing is open since that offset), StoreError.
+        aborted with the id, as a whole; one that hangs is aborted there, or ended as it was decided
+        if only its marker is lost. Raises InvalidRequestError (neither or both are given),
+        TransactionalIdNotFoundError, UnknownTopicOrPartitionError, InvalidTxnStateError (nothing is
+        open since that offset), StoreError.
         """
         self._check_open()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
@@ -509,22 +528,31 @@ class Store:
         if partition is not None:
             partition = whole_number(partition, "a partition")
             if topic is None:
-                raise InvalidRequestError("a partition is given, but no topic")
+                raise InvalidRequestError("partition needs a topic")
         if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
-            self._topic(topic)
+            self._files.engine.topic(topic)
         found = self._files.partitions.with_transactions(topic, partition)
         now_ms = clock.now_ms()
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
 
     def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
-        """Commit prepared transactions, each by a decision of its own. Again does no harm until
-        the id goes on.
+        """Commit prepared transactions, each by a decision of its own.
 
-        All are tried; the first error is raised, the others are its notes. Raises
-        TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
-        gone on since: no decision is made, and the earlier one is unknown); InvalidTxnStateError
-        (not prepared, or aborted already); TransactionCoordinatorFencedError (a partition has
-        another end of it, which this store did not decide: it stays prepared); StoreError.
+        A repetition does no harm until the id goes on. All are tried; the first error is raised,
+        the others are its notes.
+
+        Raises
+        ------
+        TransactionalIdNotFoundError
+            The id is unknown.
+        ProducerFencedError, InvalidProducerIdMappingError
+            The id has gone on since: no decision is made, and the earlier one is unknown.
+        InvalidTxnStateError
+            The transaction is not prepared, or is aborted already.
+        TransactionCoordinatorFencedError
+            A partition has another end of it, which this store did not decide: it stays prepared.
+        StoreError
+            The disk refuses.
         """
         self._check_open()
         self._files.transaction_admin.decide(prepared, commit=True)
@@ -545,19 +573,35 @@ class Store:
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log by one decision.
 
-        A version of the application that is in already is a no-op. `offsets` has for each group
-        (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
-        as `Consumer.commit` takes them. `groups()` shows the version itself, for a group with the
-        application's name, at `eoslog-version` 0. With a `source`, which needs a run id, the
-        version is what the source counts, and only the source's newest driver is let in. On return
-        the job is in the log and visible, as durable as the store's durability says; a crash after
-        the decision is made good by the process that opens the store next.
+        On return the job is in the log and visible, as durable as the store's durability says; a
+        crash after the decision is made good by the process that opens the store next. `groups()`
+        shows the version, for a group with the application's name, at `eoslog-version` 0.
 
-        Raises StagedCommitError (also while an earlier job is decided and cannot be completed just
-        now), StagedRunFencedError, StagedSourceError if a new source follows on another one
-        unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit` raises for
-        offsets that are wrong: nothing was decided; StagedJobIncompleteError: this version, or a
-        later one, is decided, and completed later; StoreFailedError.
+        Parameters
+        ----------
+        app_id : str
+            The application.
+        version : int
+            Number of the job, 0 or more. If it, or a later one, is in already, nothing is done.
+        messages : iterable of StagedMessage
+            The results of the job's staged writers.
+        run_id : str, optional
+            That of the messages; required with a source.
+        offsets : mapping, optional
+            For each group (its name, or a consumer's `group_metadata()`) the offsets that the same
+            decision commits, as `Consumer.commit` takes them.
+        source : VersionSource, optional
+            Counts the version; only its newest driver is let in.
+
+        Raises
+        ------
+        StagedCommitError, StagedRunFencedError, StagedSourceError, StoreFullError, ValueError
+            Nothing was decided (also while an earlier job is decided and cannot be completed now).
+            So it is after TypeError and what `Consumer.commit` raises.
+        StagedJobIncompleteError
+            This version, or a later one, is decided, and completed later.
+        StoreFailedError
+            Unknown until the next opening.
         """
         self._check_open()
         return self._staged.commit(app_id, version, messages, run_id, offsets, source)
@@ -583,20 +627,20 @@ class Store:
         """Offsets of all partitions of these topics, or of all topics, that cut no transaction.
 
         A `read_committed` reader that stops at these offsets sees all records of a committed
-        transaction, or of a staged job, that are in these partitions, or none. Transactions and
-        jobs stand still meanwhile, in all processes.
+        transaction, or of a staged job, that are in these partitions, or none. For the same
+        topics the offsets never move back. Where transactions overlap, those of all processes may
+        wait before they begin, for 100 ms at most, once a second at most; none waits once begun.
 
-        Without `topics` one that is deleted meanwhile is left out.
+        Without `topics` one that is deleted during the call is left out.
 
-        Raises UnknownTopicOrPartitionError, also for a topic of these that is deleted meanwhile.
+        Raises UnknownTopicOrPartitionError, also for one of these that is deleted during the call.
         """
         self._check_open()
-        entries = self._files.transactions.entries
-        return snapshot_of_topics(self._files.engine, self._staged, entries, topics)
+        return self._snapshots.of_topics(topics)
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
         """Return what each partition knows of every producer; opens them all. A topic that is
-        deleted meanwhile is left out.
+        deleted during the call is left out.
         """
         self._check_open()
         return self._files.engine.producers()
@@ -604,38 +648,16 @@ class Store:
     def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
         """Check everything that the store has on disk against its logs, internal ones too.
 
-        One dict of path, position_bytes and reason for each problem; [] is a sound store.
+        Returns a dict of path, position_bytes and reason for each problem; [] is a sound store.
         `progress(done, total, topic_partition)` is called before each partition. The store may be
-        in use meanwhile. What is checked is said in `docs/commands.md`.
+        in use. `docs/commands.md` lists what is checked.
         """
-        return self._verify(progress)
-
-    def _verify(
-        self,
-        progress: Progress | None = None,
-        counted: Callable[[TopicPartition, int], object] | None = None,
-    ) -> list[dict[str, object]]:
-        """`counted(topic_partition, records)` is called for each partition."""
-        self._check_open()
-        if progress is not None:
-            check_synchronous(progress, "progress")
-        files = self._files
-        return StoreVerification(
-            files.paths,
-            files.partitions,
-            files.registry,
-            files.rows,
-            files.config["producer.id.expiration.ms"],
-            files.checkpoints.lost,
-            self._files.topics.unremoved(),
-            self._staged.verify,
-            counted,
-        ).problems(progress)
+        return verify_counting(self, progress)
 
     def metrics(self) -> dict[str, Any]:
         """Counts and sizes of what is open, and what the background thread did and met."""
         self._check_open()
-        return store_metrics(self._files.engine, self._checkpointer.metrics())
+        return store_metrics(self._files.engine, self._files.journal, self._checkpointer.metrics())
 
     def flush(self) -> None:
         """Sync everything that any process of the store has appended so far. All partitions are
@@ -705,16 +727,6 @@ class Store:
         except EoslogError as error:
             _log.warning("what staged jobs left is swept by the next opening: %s", error)
 
-    def _abandon(self) -> None:
-        """Give the store up as the death of the process would: the next opening recovers it."""
-        with self._close_lock:
-            self._checkpointer.stop()
-            self._linger.stop()
-            with self._lock:
-                self._closed = True
-                self._files.give_up()
-            self._files.signal.wake()
-
     def _give_up_opening(self) -> None:
         """Give up an opening that failed; an interrupt may have come at any step."""
         self._closed = True
@@ -780,9 +792,6 @@ class Store:
                 self._files.signal.wake()
             raise
 
-    def _topic(self, name: str) -> TopicDescription:
-        return self._files.engine.topic(name)
-
     def _live_producers(self) -> list[Producer]:
         with self._producers_lock:
             return list(self._producers)
@@ -794,33 +803,47 @@ class Store:
         if files is not None:
             files.leave_to_parent()
         for producer in list(self._producers):
-            producer.leave_to_parent()
+            ProducerInternals(producer).leave_to_parent()
 
 
 def verify_counting(
     store: Store,
     progress: Progress | None,
-    counted: Callable[[TopicPartition, int], object],
+    counted: Callable[[TopicPartition, int], object] | None = None,
 ) -> list[dict[str, object]]:
     """Verify a store as `Store.verify`; `counted(topic_partition, records)` is called for each."""
-    return store._verify(progress, counted)
+    store._check_open()
+    if progress is not None:
+        check_synchronous(progress, "progress")
+    files = store._files
+    return StoreVerification(
+        files.paths,
+        files.partitions,
+        files.registry,
+        files.rows,
+        files.config["producer.id.expiration.ms"],
+        files.checkpoints.lost,
+        files.topics.unremoved(),
+        store._staged.verify,
+        counted,
+    ).problems(progress)
 
 
 def abandon(store: Store) -> None:
     """Give a store up as the death of the process would: the next opening recovers it."""
-    store._abandon()
-
-
-def open_as_left(path: Path, config: Mapping[str, object] | None, *, create: bool = False) -> Store:
-    """Open a store, as a rule a copy, without aborting the transactions that its last processes
-    left open; nothing is done in the background. Nothing is synced but by the close.
-    """
-    return Store(path, config)._open(create, "process", lambda _: None, as_left=True)
+    with store._close_lock:
+        store._checkpointer.stop()
+        store._linger.stop()
+        with store._lock:
+            store._closed = True
+            store._files.give_up()
+        store._files.signal.wake()
 
 
 class StoreParts(NamedTuple):
     """Parts of an open store, as `Store` has put them together."""
 
+    store: Store
     files: StoreFiles
     staged: StagedCommits
     checkpointer: Checkpointer
@@ -829,10 +852,30 @@ class StoreParts(NamedTuple):
 
 
 def parts_of(store: Store) -> StoreParts:
-    """Return the parts of an open store, for this room, tests and benches."""
+    """Return the parts of an open store, for this room, repairs, tests and benches."""
     return StoreParts(
-        store._files, store._staged, store._checkpointer, store._linger, store._expiry_clock
+        store, store._files, store._staged, store._checkpointer, store._linger, store._expiry_clock
     )
+
+
+@contextmanager
+def opened_parts(
+    path: Path, config: Mapping[str, object] | None, *, create: bool = False, as_left: bool = False
+) -> Iterator[StoreParts]:
+    """Open a store that no other process knows, as a rule a copy, and give its parts. It is closed
+    at the end, and after an error given up.
+
+    With `as_left` the transactions that its last processes left open are not aborted, nothing is
+    done in the background, and nothing is synced but by the close.
+    """
+    durability: Durability | None = "process" if as_left else None
+    store = Store(path, config)._open(create, durability, lambda _: None, as_left=as_left)
+    try:
+        yield parts_of(store)
+    except BaseException:
+        abandon(store)
+        raise
+    store.close()
 
 
 def engine_of(store: Store) -> Engine:

@@ -35,9 +35,11 @@ from eoslog.bindings.shared_page import (
 )
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_partition import (
     RECORD_VERSION,
     CompactedPartition,
@@ -45,10 +47,11 @@ from eoslog.transactions.compacted_partition import (
     StateRecord,
     WatchedKey,
     decisions_from,
-    is_undecided,
+    is_unresolved,
     keys_below,
 )
 from eoslog.transactions.state_key import (
+    APPLICATION,
     DURABILITY,
     PRODUCER_ID_BLOCK,
     TRANSACTION,
@@ -81,7 +84,7 @@ class CompactionPlan(NamedTuple):
     before these go.
     """
 
-    partition: Partition
+    partition: UnifiedLog
     upper_bound: int
     keys: set[bytes]
 
@@ -141,19 +144,28 @@ class CompactedLog:
         store open.
         """
         self._opened_count = self._openings()
-        if index_is_whole:
-            return
         with self._lock:
-            numbers = self._partitions.existing_state_partitions()
+            numbers = []
             try:
+                numbers = self._partitions.existing_state_partitions()
+                if index_is_whole and all(map(self._is_closed_end, numbers)):
+                    return
                 if any(self._index_is_ahead(number) for number in numbers):
                     # The log lost an unsynced tail that the index knows of.
                     self._index.clear_states()
-            except StateStoreDamagedError:
-                pass  # It was re-created, and is empty.
+            except StateStoreDamagedError:  # It was re-created, and is empty.
+                numbers = self._partitions.existing_state_partitions()
             self._generation = self._index.generation
             for number in numbers:
                 self._open(number)
+
+    def _is_closed_end(self, number: int) -> bool:
+        """True if the index is true up to where a partition was closed. An old copy of LMDB is not,
+        though it was put back together with the mark of its close.
+        """
+        where = TopicPartition(TRANSACTION_STATE_TOPIC, number)
+        true_at = self._index.read_applied(number)
+        return true_at is not None and true_at == self._partitions.closed_end(where)
 
     def _index_is_ahead(self, number: int) -> bool:
         reached = self._index.read_reached(number) or 0
@@ -266,7 +278,7 @@ class CompactedLog:
         """Have `persist` include the records of transactional ids, which `transactions` writes."""
         self._transactions = transactions
 
-    def partition_of(self, transactional_id: str) -> Partition:
+    def partition_of(self, transactional_id: str) -> UnifiedLog:
         """The partition for the records of a transactional id, opened."""
         number = state_partition_of(transactional_id)
         with self._lock:
@@ -287,16 +299,25 @@ class CompactedLog:
 
     def undecided_transactions(self) -> list[str]:
         """The transactional ids whose newest record known here is that of an open transaction."""
+        return [transactional_id_of(key) for key in self._unresolved(TRANSACTION)]
+
+    def prepared_applications(self) -> list[str]:
+        """The names of the applications whose newest record has a job that is not complete."""
+        return [name_of(key) for key in self._unresolved(APPLICATION)]
+
+    def _unresolved(self, record_type: int) -> list[bytes]:
+        """The keys of a type whose newest records are unresolved; the index has a list of them."""
+        prefix = type_prefix(record_type)
         with self._lock:
             self._mend()
             self._catch_up_with_all()
-            keys = set(self._read_index(self._index.read_undecided) or ())
-            for key, record in self._newer(type_prefix(TRANSACTION)):
-                if is_undecided(record.value):
+            keys = set(self._read_index(self._index.read_unresolved, prefix) or ())
+            for key, record in self._newer(prefix):
+                if is_unresolved(key, record.value):
                     keys.add(key)
                 else:
                     keys.discard(key)
-        return [transactional_id_of(key) for key in sorted(keys)]
+        return sorted(keys)
 
     def ends(self) -> Mapping[int, int]:
         """The ends of all partitions that are open, in any process. If two calls return the same,
@@ -328,7 +349,7 @@ class CompactedLog:
             with self._lock:
                 self._mend()
                 self._catch_up_with_all()
-                # Before the entries are asked: what they append meanwhile is read on opening.
+                # Before the entries are asked: what they append from now on is read on opening.
                 ends = {number: one.known_end for number, one in self._opened.items()}
             changed = self._transactions.changed()
             # No other process writes the index now, and what others put into it is in the log.
@@ -353,7 +374,7 @@ class CompactedLog:
             true_at = self._true_at(number)
             # What is below is in the index, or something newer is: by another process, mostly.
             newest[number] = _merged(opened.newer, by_partition.get(number, {}), true_at)
-            # Where it was opened meanwhile, the index stays as true as it was.
+            # Where it was opened since, the index stays as true as it was.
             applied[number] = max(true_at, ends.get(number, 0))
             was_true = was_true and applied[number] == true_at
             offsets = [one.offset for one in newest[number].values()]
@@ -366,15 +387,14 @@ class CompactedLog:
                 # the whole log read.
                 for number, end in reached.items():
                     self._opened[number].partition.make_durable(end)
-            of_transactions = type_prefix(TRANSACTION)
             self._index.write_states(
                 [(key, _indexed(key, one)) for key, one in changes],
                 applied.items(),
                 reached,
                 {
-                    key: is_undecided(one.value)
+                    key: is_unresolved(key, one.value)
                     for key, one in changes
-                    if key.startswith(of_transactions)
+                    if type_of(key) in (TRANSACTION, APPLICATION)
                 },
             )
         for number, opened in self._opened.items():
@@ -386,13 +406,13 @@ class CompactedLog:
 
     # Compaction.
 
-    def compact(self, partition: Partition, safe_offset: Callable[[int], int]) -> int:
+    def compact(self, partition: UnifiedLog, safe_offset: Callable[[int], int]) -> int:
         """Compact one partition; how many segments went."""
         plans = self.plan_compaction([partition], safe_offset)
         return sum(partition.delete_segments(self.write_forward(plan)) for plan in plans)
 
     def plan_compaction(
-        self, partitions: Sequence[Partition], safe_offset: Callable[[int], int]
+        self, partitions: Sequence[UnifiedLog], safe_offset: Callable[[int], int]
     ) -> list[CompactionPlan]:
         """Find which sealed segments of these partitions may go, from the oldest on, and which keys
         may have their newest records there. Partitions of which none may go are left out.

@@ -16,11 +16,13 @@ from eoslog.bindings.log_reader import Columns, KeyedRecords
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.state_key import (
+    APPLICATION,
     PRODUCER_ID_BLOCK,
     TRANSACTION,
     TYPE_BYTES,
+    is_known_key,
     is_transaction_key,
     transactional_id_of,
     type_of,
@@ -35,7 +37,10 @@ _FOLLOWED_BYTES = 128 << 10  # Between two of these other threads have their tur
 _TRANSACTIONS = type_prefix(TRANSACTION)
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
+# In JSON a text has no bare quotes, so that this is a field of it.
+PREPARED_APPLICATION = b'"state":"prepared"'
 _DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
+_COMPLETE_STATES = (4, 5)  # CompleteCommit, CompleteAbort.
 _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 _Read = TypeVar("_Read")
@@ -55,7 +60,7 @@ class StateRecord(NamedTuple):
 class CompactedPartition:
     """A partition and its newest records. The state log's lock guards it."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: UnifiedLog) -> None:
         self.partition = partition
         self.newer: dict[bytes, StateRecord] = {}  # Than the index.
         self.read_at: dict[bytes, int] = {}  # Of watched keys.
@@ -64,21 +69,21 @@ class CompactedPartition:
     @property
     def known_end(self) -> int:
         """Offset below which no record has to be read."""
-        return self.partition.own_end
+        return self.partition.log.own_end
 
     @property
     def is_behind(self) -> bool:
         """True if another process has appended records that were not read."""
         # In this order: own appends move both, and must not look like those of others.
         end = self.partition.log_end_offset
-        return end > self.partition.own_end or self._doubtful_from is not None
+        return end > self.partition.log.own_end or self._doubtful_from is not None
 
     def append(self, key: bytes, value: bytes, sync: bool) -> int:
         """Append a record of one of our own types, synced if `sync`, and return its offset.
 
         After an error, or an interrupt, the log is read again from before the append.
         """
-        before = min(self.partition.own_end, self.partition.log_end_offset)
+        before = min(self.partition.log.own_end, self.partition.log_end_offset)
         try:
             offset = self.partition.append_columns([value], [key]).last_offset
             if sync:
@@ -107,7 +112,7 @@ class CompactedPartition:
         `on_gap(number, log_start_offset)` is called where compaction may have deleted some of it.
         """
         end = self.partition.log_end_offset
-        first = self._first_unread(self.partition.own_end)
+        first = self._first_unread(self.partition.log.own_end)
         if first < end:
             self._apply(first, end, on_transaction)
             start = self.partition.log_start_offset
@@ -116,7 +121,7 @@ class CompactedPartition:
                 self.read_at = {key: max(offset, start) for key, offset in self.read_at.items()}
                 on_gap(self.partition.partition, start)
             # Own appends move it on only where nothing is to be read.
-            self.partition.own_end = end
+            self.partition.log.own_end = end
         self._doubtful_from = None
 
     def _first_unread(self, offset: int) -> int:
@@ -127,7 +132,7 @@ class CompactedPartition:
         end = self.partition.log_end_offset
         if offset < end:
             self._apply(offset, end, None)
-        self.partition.own_end = end  # It never goes back.
+        self.partition.log.own_end = end  # It never goes back.
         self._doubtful_from = None
 
     def _apply(self, offset: int, upper_bound: int, on_transaction: OnTransaction | None) -> None:
@@ -135,7 +140,7 @@ class CompactedPartition:
         partition, newer = self.partition, self.newer
 
         def read(begin: int) -> tuple[KeyedRecords, int]:
-            return partition.fetch_newest(_TRANSACTIONS, begin, _FOLLOWED_BYTES, upper_bound)
+            return partition.log.fetch_newest(_TRANSACTIONS, begin, _FOLLOWED_BYTES, upper_bound)
 
         for transactions, others in _reads(partition, offset, upper_bound, read):
             for key, (value, at) in transactions.items():
@@ -179,9 +184,9 @@ class WatchedKey:
         self._partition.read_at.pop(self._key, None)
 
 
-def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterator[Record]:
+def records_from(partition: UnifiedLog, offset: int, upper_bound: int) -> Iterator[Record]:
     """The records of a state partition, in [offset, upper_bound); from its log start offset on if
-    another process compacts it meanwhile.
+    another process compacts it at the same time.
     """
 
     def read(begin: int) -> tuple[list[Record], int]:
@@ -191,7 +196,7 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
 
 
 def _reads(
-    partition: Partition, offset: int, upper_bound: int, read: Callable[[int], tuple[_Read, int]]
+    partition: UnifiedLog, offset: int, upper_bound: int, read: Callable[[int], tuple[_Read, int]]
 ) -> Iterator[_Read]:
     """Yield what `read` finds from an offset on; it also returns where to go on."""
     offset = max(offset, partition.log_start_offset)
@@ -208,7 +213,7 @@ def _reads(
 
 
 def _columns_from(
-    partition: Partition, offset: int, upper_bound: int | None = None
+    partition: UnifiedLog, offset: int, upper_bound: int | None = None
 ) -> Iterator[Columns]:
     """The records of a state partition as columns, up to its end without a bound; the last columns
     may go beyond a bound.
@@ -222,26 +227,37 @@ def _columns_from(
         yield columns
 
 
-def decisions_from(partition: Partition, offset: int) -> Iterator[StateRecord]:
-    """The records from an offset on of decided and incomplete transactions; oldest first."""
+def decisions_from(
+    partition: UnifiedLog, offset: int, *, complete: bool = False
+) -> Iterator[StateRecord]:
+    """The records from an offset on of decided and incomplete transactions, or of `complete` ones
+    too; oldest first.
+    """
+    wanted = _DECIDED_STATES + (_COMPLETE_STATES if complete else ())
     for columns in _columns_from(partition, offset):
         data, starts, ends = columns.value_data, columns.value_offsets, columns.value_offsets[1:]
         long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
         states = data[starts[long_enough] + _STATE_BYTE]
-        for index in long_enough[numpy.isin(states, _DECIDED_STATES)].tolist():
+        for index in long_enough[numpy.isin(states, wanted)].tolist():
             if is_transaction_key(_key_at(columns, index)):
                 value = data[starts[index] : ends[index]].tobytes()
                 yield StateRecord(value, int(columns.offsets[index]))
 
 
-def is_undecided(value: bytes | None) -> bool:
-    """True if a record is of a transaction that is open, or decided and incomplete."""
-    if value is None or len(value) <= _STATE_BYTE:
+def is_unresolved(key: bytes, value: bytes | None) -> bool:
+    """True if a record is of a transaction that is open, or decided and incomplete, or of an
+    application with a job that is decided and incomplete.
+    """
+    if value is None:
+        return False
+    if type_of(key) == APPLICATION:
+        return PREPARED_APPLICATION in value
+    if type_of(key) != TRANSACTION or len(value) <= _STATE_BYTE:
         return False
     return value[_STATE_BYTE] in _UNDECIDED_STATES
 
 
-def keys_below(partition: Partition, upper_bound: int) -> set[bytes]:
+def keys_below(partition: UnifiedLog, upper_bound: int) -> set[bytes]:
     """Read the keys that have records below an offset: those of transactional ids, and of our own
     types.
     """
@@ -250,11 +266,7 @@ def keys_below(partition: Partition, upper_bound: int) -> set[bytes]:
         count = int(numpy.searchsorted(columns.offsets, upper_bound))
         data, ends = columns.key_data.tobytes(), columns.key_offsets[: count + 1].tolist()
         found.update(data[start:end] for start, end in pairwise(ends))
-    return {
-        key
-        for key in found
-        if len(key) >= TYPE_BYTES and (type_of(key) >= PRODUCER_ID_BLOCK or is_transaction_key(key))
-    }
+    return set(filter(is_known_key, found))
 
 
 def _key_at(columns: Columns, index: int) -> bytes:
@@ -263,7 +275,7 @@ def _key_at(columns: Columns, index: int) -> bytes:
     return key
 
 
-def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
+def _checked_state(value: bytes, partition: UnifiedLog, offset: int) -> State:
     try:
         state = loads_json(value)
         version = state["version"]
@@ -280,7 +292,7 @@ def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
     return checked
 
 
-def _next_block(state: State, known: int, partition: Partition, offset: int) -> int:
+def _next_block(state: State, known: int, partition: UnifiedLog, offset: int) -> int:
     """Check the end of a block of producer ids: a block given out twice would make new records look
     like duplicates.
 

@@ -37,7 +37,7 @@ from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedError
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import State, WatchedKey
 from eoslog.transactions.producer_ids import EPOCH_EXHAUSTED, ProducerIds
@@ -144,7 +144,7 @@ class NamedProducers:
         self,
         state_log: CompactedLog,
         producer_ids: ProducerIds,
-        find_partition: Callable[[TopicPartition], Partition | None],
+        find_partition: Callable[[TopicPartition], UnifiedLog | None],
         topic_id: Callable[[TopicPartition], str | None],
         *,
         shared: SharedPage,
@@ -364,7 +364,7 @@ class NamedProducers:
         except ProducerFencedError:
             return False  # Another process has the name by now.
 
-    def _renew(self, name: str, where: TopicPartition, partition: Partition) -> None:
+    def _renew(self, name: str, where: TopicPartition, partition: UnifiedLog) -> None:
         with self._state_log.held(NAMED_PRODUCER, name):
             identity = self._read(name)
             checkpoint = None if identity is None else identity.checkpoints.get(where)
@@ -394,7 +394,7 @@ class NamedProducers:
                         self._append(identity, sync=True)
 
 
-def position_of(partition: Partition, producer_id: int, checkpoint: Checkpoint) -> tuple[int, int]:
+def position_of(partition: UnifiedLog, producer_id: int, checkpoint: Checkpoint) -> tuple[int, int]:
     """Return how many records of the name the partition ever held, and its newest epoch."""
     entry = partition.producer(producer_id)
     if entry is None or entry.producer_epoch < checkpoint.epoch:
@@ -421,7 +421,7 @@ def _counted_on(checkpoint: Checkpoint, last_sequences: Mapping[int, int]) -> in
 
 
 def renewed_checkpoint(
-    partition: Partition, producer_id: int, checkpoint: Checkpoint
+    partition: UnifiedLog, producer_id: int, checkpoint: Checkpoint
 ) -> Checkpoint:
     """The checkpoint as it would be written now."""
     position, epoch = position_of(partition, producer_id, checkpoint)
@@ -431,7 +431,7 @@ def renewed_checkpoint(
     return Checkpoint(position, epoch, entry.last_sequence)
 
 
-def last_sequences_of(partition: Partition, producer_id: int, epoch_min: int) -> dict[int, int]:
+def last_sequences_of(partition: UnifiedLog, producer_id: int, epoch_min: int) -> dict[int, int]:
     """Per epoch from `epoch_min` on, the last sequence of a producer's batches in the log."""
     found: dict[int, int] = {}
     offset = partition.log_start_offset

@@ -3,7 +3,8 @@
 A block is synced before its first id is used, whatever the store's durability: an id given out
 twice would make new records look like old duplicates. Each process has blocks of its own: from the
 look at the newest block until the next one is synced, no other process takes one. What is left of a
-block when the process closes the store, or dies, is never given out.
+block when the process closes the store, or dies, is never given out. Its slot names its blocks
+(`ProcessSlots.note_producer_ids`).
 
 Invariants: an id is above every id that a log of the store held before (`producer_id_range`). The
 next id and epoch of a transactional id are never ones that another producer of it may still write
@@ -36,7 +37,8 @@ NO_PRODUCER_ID = -1
 class ProducerIds:
     """Producer ids from FIRST_PRODUCER_ID on, and below STAGED_PRODUCER_ID_MIN.
 
-    `find_in_partitions` notes in `found` the ids that the partitions of the store hold.
+    `find_in_partitions` notes in `found` the ids that the partitions of the store hold,
+    `note_block` the blocks of this process.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class ProducerIds:
         state_log: CompactedLog,
         found: FoundProducerIds,
         find_in_partitions: Callable[[], None],
+        note_block: Callable[[range], None],
     ) -> None:
         self._state_log = state_log
         self._found = found
         self._find_in_partitions = find_in_partitions
+        self._note_block = note_block
         self._lock = ThreadLock()
         self._next = 0
         self._block_end = 0
@@ -75,6 +79,7 @@ class ProducerIds:
                 raise StoreError(f"the next producer id would be {first}: there are none left")
             block = {"next_producer_id": first + BLOCK_IDS}
             self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
+        self._note_block(range(first, first + BLOCK_IDS))
         self._next, self._block_end = first, first + BLOCK_IDS
 
     def _find_ids(self) -> None:

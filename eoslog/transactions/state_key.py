@@ -43,8 +43,8 @@ def state_key(record_type: int, name: str) -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of one of our own types."""
-    return key[TYPE_BYTES:].decode()
+    """The name in a key of one of our own types; of another program's key, what can be read."""
+    return key[TYPE_BYTES:].decode(errors="replace")
 
 
 @functools.lru_cache(maxsize=1024)  # A call of a client asks for its name several times.
@@ -67,6 +67,15 @@ def transaction_key(transactional_id: str) -> bytes:
             f"a transactional id of {len(encoded)} bytes; at most {NAME_BYTES_MAX} are allowed"
         )
     return _TRANSACTION_KEY.pack(TRANSACTION, len(encoded)) + encoded
+
+
+def is_known_key(key: bytes) -> bool:
+    """True if it is the key of a transactional id, or of our own types, known or not. Records with
+    other keys are passed over.
+    """
+    if is_transaction_key(key):
+        return True
+    return len(key) >= TYPE_BYTES and type_of(key) >= PRODUCER_ID_BLOCK
 
 
 def is_transaction_key(key: bytes) -> bool:

@@ -8,14 +8,21 @@ Invariant: a partition is in the file before any process could take it for resol
 """
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.bindings.transaction_entry import decode_transaction_value
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_lock import file_locked
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.transactions.compacted_partition import decisions_from
+from eoslog.transactions.entries import EPOCH_BUMPING_VERSION
 
 FILE_NAME = "unended.json"
 _LOCK_NAME = "unended.lock"
@@ -40,6 +47,65 @@ class Decision(NamedTuple):
 
 # By producer id and epoch of the data.
 Decisions = dict[tuple[int, int], Decision]
+
+
+def decision_of(
+    fields: Mapping[str, Any], state_partition: int, offset: int
+) -> tuple[tuple[int, int], Decision]:
+    """Return the producer id and epoch of the data, and the decision, of a decided transaction's
+    record at an offset.
+    """
+    marker_epoch = fields["producer_epoch"]
+    newer_epoch = fields["client_transaction_version"] >= EPOCH_BUMPING_VERSION
+    decision = Decision(
+        fields["state"] in ("PrepareCommit", "CompleteCommit"),
+        marker_epoch,
+        newer_epoch,
+        state_partition,
+        offset,
+        fields["last_update_ms"],
+    )
+    return (fields["producer_id"], marker_epoch - 1 if newer_epoch else marker_epoch), decision
+
+
+def with_older(decision: Decision, older: Decision | None) -> Decision:
+    """A decision merged with an older one of the same producer id and epoch.
+
+    Where each end of a transaction has an epoch of its own, the newer one counts: a recovery may
+    make an abort of a commit.
+    """
+    if older is None:
+        return decision
+    is_same = decision.newer_epoch or older.commit == decision.commit
+    commit = decision.commit if is_same else None
+    return decision._replace(commit=commit, offset=older.offset)
+
+
+def find_decision(
+    partitions: OpenedPartitions, where: TopicPartition, producer_id: int, epoch: int
+) -> Decision | None:
+    """Search the whole state log for the decision on a transaction of a partition; None if it has
+    none. Those of older protocols share an epoch, and are not found.
+
+    Waits for no lock of a coordinator.
+    """
+    found = None
+    for number in partitions.existing_state_partitions():
+        for record in decisions_from(partitions.state_partition(number), 0, complete=True):
+            value = record.value or b""
+            if int.from_bytes(value[2:10], "big", signed=True) != producer_id:
+                continue
+            with suppress(CorruptRecordError):
+                fields = decode_transaction_value(value)
+                of_data, decision = decision_of(fields, number, record.offset)
+                named = fields["partitions"]  # A complete one names none any more.
+                if (
+                    decision.newer_epoch
+                    and of_data == (producer_id, epoch)
+                    and (not named or tuple(where) in named)
+                ):
+                    found = with_older(decision, found)
+    return found
 
 
 class UnresolvedTransactions:

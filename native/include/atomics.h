@@ -1,4 +1,4 @@
-/* Acquire loads and release stores of 32-bit counts that readers follow without a lock. */
+/* Acquire loads and release stores of counts that readers follow without a lock, and of marks that say what is to be done. */
 #ifndef EOSLOG_ATOMICS_H
 #define EOSLOG_ATOMICS_H
 
@@ -10,11 +10,22 @@ static inline void store_release_32(int32_t *at, int32_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
+/* Clear a mark; whether it was set. What its setter stored before is seen from here on. */
+static inline int take_mark(int *mark) { return __atomic_exchange_n(mark, 0, __ATOMIC_ACQ_REL); }
+
+/* Set a mark after all that was stored before: who takes it sees that. */
+static inline void set_mark(int *mark) { __atomic_store_n(mark, 1, __ATOMIC_RELEASE); }
+
 static inline int64_t load_acquire_64(const int64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 
 static inline void store_release_64(int64_t *at, int64_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
+
+/* Of a map that is found without the lock which it was made under. */
+static inline uint8_t *load_acquire_map(uint8_t *const *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+
+static inline void store_release_map(uint8_t **at, uint8_t *map) { __atomic_store_n(at, map, __ATOMIC_RELEASE); }
 
 static inline void add_64(int64_t *at, int64_t change) { __atomic_add_fetch(at, change, __ATOMIC_RELAXED); }
 

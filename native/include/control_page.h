@@ -23,7 +23,7 @@
 /* Who sleeps for the next publish: on the page's own word, or for its bit on the word of all logs. */
 #define CONTROL_WANT_OWN 1u
 #define CONTROL_WANT_SHARED 2u
-/* Whoever waits for a turn to sync looks again after so long: its holder may have died. */
+/* A thread that waits for a turn to sync looks again after so long: its holder may have died. */
 #define CONTROL_SYNC_LOOK_NS INT64_C(50000000)
 /* How long a process sleeps for the writer's lock before it says again that it does; for how long those that run may keep the lock
    from those that sleep; and for how long they then make way. */
@@ -34,7 +34,7 @@
 typedef struct ControlPage {
     uint64_t magic;
     uint32_t ready;                  /* The log is recovered and its open transactions are known: others may attach. */
-    uint32_t sealed;                 /* Closed cleanly; nobody appends any more. */
+    uint32_t sealed;                 /* Closed cleanly; no process appends any more. */
     uint8_t session[16];
     uint32_t deleted;                /* The topic is gone. */
     uint32_t sequence;               /* Odd while the published fields are being changed. */
@@ -58,7 +58,7 @@ typedef struct ControlPage {
     uint32_t sync_round;             /* Rises after each turn. */
     int32_t sync_holder;             /* The process that took the turn last. */
     uint32_t sync_waiting;           /* Threads that sleep on it, or are about to; too many after one has died. */
-    int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: nobody does. */
+    int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: none does. */
     int64_t lock_passed_ns;          /* When one of those had it last, or others made way. */
     uint8_t topic_id[16];            /* A page may outlive the topic that it was made for. */
     int32_t partition;               /* The file may be a copy of another one. */
@@ -66,8 +66,8 @@ typedef struct ControlPage {
     int64_t opened_end_offset;
 } ControlPage;
 
-/* How far the log had been synced when the page was laid out anew, as the pages before said: kept by all of them, in a sector of its
-   own, so that a log whose newest records are lost is known for that however often its openers died. */
+/* How far the log had been synced when the page was laid out again, by the pages before: each keeps it, in a sector of its own. So
+   a log whose newest records are lost is known however often its openers died. */
 typedef struct ControlSynced {
     uint8_t topic_id[16];
     int64_t offset;                  /* Everything below had been synced. */
@@ -78,7 +78,7 @@ typedef struct ControlSynced {
 #define CONTROL_SYNCED_AT 3584
 
 _Static_assert(sizeof(ControlPage) <= CONTROL_SYNCED_AT, "control page: its own fields end before what is kept");
-/* A page's file as somebody reads it who does not open the partition. */
+/* A page's file as a reader that does not open the partition sees it. */
 typedef union ControlFile {
     ControlPage page;
     uint8_t bytes[CONTROL_PAGE_BYTES];
@@ -123,7 +123,7 @@ static inline int64_t control_now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* 0; EOWNERDEAD: held, and the log has to be repaired; ETIMEDOUT: not held. Whoever sleeps for it says so again and again. */
+/* 0; EOWNERDEAD: held, and the log has to be repaired; ETIMEDOUT: not held. A process that sleeps for it says so again and again. */
 static inline int control_lock(ControlPage *page, int64_t timeout_ns, int32_t process_id) {
     int result = shared_mutex_look(&page->lock);
     if (result == EBUSY) {
@@ -142,9 +142,9 @@ static inline int control_lock(ControlPage *page, int64_t timeout_ns, int32_t pr
     return result;
 }
 
-/* The mutex goes to whoever is quickest, and that is not a process which has to be woken first: those that run could keep it among
-   themselves for ever. So a process that finds others asleep for it, none of whom has had it for a while, makes way for a moment.
-   One that died in its sleep is heard of no more. */
+/* The mutex goes to the quickest process, never to one that has to be woken first: those that run could keep it among themselves
+   for ever. So a process that finds others asleep for it, if none of them has had it for a while, makes way for a moment. A process
+   that died in its sleep does not count. */
 static inline void control_make_way(ControlPage *page, int64_t wanted_ns) {
     const struct timespec moment = {0, CONTROL_MOMENT_NS};
     int64_t now_ns = control_now_ns();
@@ -176,8 +176,8 @@ static inline int control_synced_is_of(const ControlSynced *kept, const uint8_t 
     return memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->partition == partition;
 }
 
-/* What the page of an earlier opener says of the same log, before it is laid out anew: in its field, which is raised after each sync,
-   and in what it kept of those before. 0 if it says nothing that can be believed. */
+/* Synced end of the same log by the page of an earlier opener, before it is laid out again: its field, which is raised after each
+   sync, and what it kept of the pages before. 0 if it has nothing that can be believed. */
 static inline int64_t control_synced_before(ControlPage *page, const uint8_t *topic_id, int32_t partition) {
     const ControlSynced *kept = control_synced(page);
     int64_t offset = 0;
@@ -187,6 +187,11 @@ static inline int64_t control_synced_before(ControlPage *page, const uint8_t *to
         page->recovery_point <= page->log_end_offset && page->recovery_point > offset)
         offset = page->recovery_point;
     return offset > 0 ? offset : 0;
+}
+
+/* Where the same log began by the page of an earlier opener; -1 if the page does not say. The next layout of the page keeps it. */
+static inline int64_t control_start_before(const ControlPage *page, const uint8_t *topic_id, int32_t partition) {
+    return page->magic == CONTROL_PAGE_MAGIC && control_is_of(page, topic_id, partition) ? page->log_start_offset : -1;
 }
 
 /* Keep that. Who dies in the middle leaves what the page's field says, which is what is kept here. */
@@ -281,8 +286,8 @@ static inline void control_note_opened(ControlPage *page) {
     page->opened_sequence = page->sequence;
 }
 
-/* Whether it still is, whatever process is asked about. The log's end tells it where the sequence has come round; an append that
-   failed may have left space reserved. The caller holds the lock. */
+/* 1 if it still is, for any process. The log's end shows it where the sequence has wrapped; an append that failed may have left
+   space reserved. The caller holds the lock. */
 static inline int control_is_as_opened(const ControlPage *page) {
     return page->sequence == page->opened_sequence && page->log_end_offset == page->opened_end_offset &&
            page->active_reserved_bytes == page->active_valid_bytes;
@@ -311,7 +316,7 @@ static inline void control_wake(ControlPage *page) {
 }
 
 /* The turn to sync: one thread at a time, of all processes. Those who wait for the result of the turn under way are woken
-   together when it has ended; whoever then finds his own wish fulfilled takes no lock at all. */
+   together when it has ended; a thread whose bytes it covered takes no lock at all. */
 
 /* 0 (held), or ETIMEDOUT. */
 static inline int control_sync_take(ControlPage *page, int64_t timeout_ns, int32_t process_id) {

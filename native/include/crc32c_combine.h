@@ -17,7 +17,7 @@ static inline uint32_t crc32c_multiply(uint32_t a, uint32_t b) {
     return product;
 }
 
-/* The checksum of some bytes, whose own is `crc`, and of `next_bytes` behind them, whose own is
+/* The checksum of some bytes, whose own is `crc`, and of `next_bytes` after them, whose own is
    `next_crc`. */
 static inline uint32_t crc32c_combine(uint32_t crc, uint32_t next_crc, uint64_t next_bytes) {
     uint32_t power = 0x00800000u; /* x to the 8: moves the first checksum by one byte. */

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 #define JOURNAL_BLOCK_BYTES 4096
-#define JOURNAL_HALF_MAGIC UINT64_C(0x31304c4148534f45)   /* "EOSHAL01" */
-#define JOURNAL_RECORD_MAGIC UINT64_C(0x3130434552534f45) /* "EOSREC01" */
-/* A checksum covers what stands behind it in the structure, and the ranges and bytes of a record. */
+#define JOURNAL_HALF_MAGIC UINT64_C(0x32304c4148534f45)   /* "EOSHAL02" */
+#define JOURNAL_RECORD_MAGIC UINT64_C(0x3230434552534f45) /* "EOSREC02" */
+/* A checksum covers what follows it in the structure, and the ranges and bytes of a record. */
 #define JOURNAL_SUMMED_AT 12
 
 typedef struct JournalHalfHeader {
@@ -30,7 +30,9 @@ typedef struct JournalRecordHeader {
     uint8_t journal_id[16];
     uint64_t epoch;
     uint64_t number;                 /* In its half, from 1 on. */
-    uint64_t bytes;                  /* With this header, without the zeros behind it. */
+    uint64_t other_epoch;            /* Of the other half, when this was written, */
+    uint64_t other_count;            /* ... and how many records of it that half had. */
+    uint64_t bytes;                  /* With this header, without the zeros after it. */
 } JournalRecordHeader;
 
 typedef struct JournalRangeHeader {
@@ -43,7 +45,7 @@ typedef struct JournalRangeHeader {
     int32_t zero;
 } JournalRangeHeader;
 
-_Static_assert(sizeof(JournalHalfHeader) == 48 && sizeof(JournalRecordHeader) == 56 && sizeof(JournalRangeHeader) == 56,
+_Static_assert(sizeof(JournalHalfHeader) == 48 && sizeof(JournalRecordHeader) == 72 && sizeof(JournalRangeHeader) == 56,
                "journal: no padding");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "journal: its numbers are stored as they are in memory");
 

@@ -15,9 +15,12 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "new_file.h"
 
 /* A regular file or, to read, a directory; ENODEV else: a pipe would be waited for, a device read without an end. */
 static inline int eos_open(const char *path, int create, int read_only, int *fd_out) {
@@ -26,7 +29,7 @@ static inline int eos_open(const char *path, int create, int read_only, int *fd_
     int error = 0;
     int fd;
     do {
-        fd = open(path, flags, 0600);
+        fd = eos_open_owned(path, flags, 0600);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0 || fstat(fd, &status) != 0) {
         error = errno;
@@ -88,7 +91,7 @@ static inline int eos_pwrite_all(int fd, const uint8_t *from, size_t bytes, int6
     return 0;
 }
 
-/* Write parts one behind the other, as one call where the system takes all; `parts` is used up. */
+/* Write parts one after the other, as one call where the system takes all; `parts` is used up. */
 static inline int eos_pwritev_all(int fd, struct iovec *parts, int count, int64_t position_bytes) {
     while (count > 0) {
         ssize_t done = pwritev(fd, parts, count, (off_t)position_bytes);
@@ -234,7 +237,7 @@ static inline void eos_read_pages(uint8_t *map, size_t bytes) {
         (void)madvise(map + at, bytes - at < piece_max ? bytes - at : piece_max, MADV_WILLNEED);
 }
 
-/* A file lock that says "mapped here", and one that asks whether nobody says so. Both go with the descriptor. */
+/* A file lock that says "mapped here", and one that only a file without such a lock gives. Both go with the descriptor. */
 static inline int eos_share(int fd) {
     int result;
     do {
@@ -251,7 +254,27 @@ static inline int eos_have_alone(int fd) {
     return result != 0 ? errno : 0;
 }
 
-/* 0 if the path still names the open file; ENOENT if it was removed or moved meanwhile. */
+/* 1 where a map keeps the file that it was made of, with that file's lock, when the descriptor is closed. A map on an overlay keeps
+   another file. File systems that are not named here count as such. */
+static inline int eos_maps_keep_locks(const char *directory) {
+    struct statfs found;
+    if (statfs(directory, &found) != 0) {
+        return 0;
+    }
+    switch ((uint32_t)found.f_type) {
+    case 0xEF53:                     /* ext2, ext3, ext4 */
+    case 0x58465342:                 /* XFS */
+    case 0x9123683E:                 /* Btrfs */
+    case 0xF2F52010:                 /* F2FS */
+    case 0x01021994:                 /* tmpfs */
+
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* 0 if the path still names the open file; ENOENT if it was removed or moved. */
 static inline int eos_is_at(int fd, const char *path) {
     struct stat opened;
     struct stat found;
@@ -271,9 +294,9 @@ static inline int eos_count_names(int fd, int64_t *names_out) {
     return 0;
 }
 
-#define EOS_FILE_LOST "a file of the log was deleted or cut short by somebody else"
+#define EOS_FILE_LOST "a file of the log was deleted or truncated by another program"
 
-/* ENOENT if nobody can find the open file any more, ENODATA if it ends before so many bytes; else 0 or an errno. */
+/* ENOENT if no name leads to the open file any more, ENODATA if it ends before so many bytes; else 0 or an errno. */
 static inline int eos_still_holds(int fd, int64_t bytes) {
     struct stat found;
     if (fstat(fd, &found) != 0) {
@@ -311,7 +334,16 @@ static inline int eos_identity(const char *path, uint64_t *device, uint64_t *ino
     return 0;
 }
 
-/* Let go of the file behind a mapping, and keep its addresses: what is looked at there from now on is zeros of one's own. */
+/* 0 if a path names this file, and it holds so many bytes; ENODATA if not; else an errno. */
+static inline int eos_still_named(const char *path, uint64_t device, uint64_t inode, int64_t bytes) {
+    struct stat found;
+    if (stat(path, &found) != 0) {
+        return errno;
+    }
+    return (uint64_t)found.st_dev == device && (uint64_t)found.st_ino == inode && found.st_size >= (off_t)bytes ? 0 : ENODATA;
+}
+
+/* Let go of a mapping's file, and keep its addresses: from now on they hold private zeros. */
 static inline void eos_unmap_file(void *map, size_t bytes) {
     (void)mmap(map, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
@@ -328,7 +360,7 @@ static inline int64_t eos_clock_ms(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* The clock of the day, which somebody may set: for what is written down. */
+/* The clock of the day, which may be set: for what is written down. */
 static inline int64_t eos_now_ms(void) { return eos_clock_ms(CLOCK_REALTIME); }
 
 /* The clock that only goes on, as Python's time.monotonic(): for what is waited for. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define SEGMENT_NAME_DIGITS 20
-/* Of a file that becomes a segment by its renaming; swept by whoever opens the partition. */
+/* Of a file that becomes a segment by its renaming; swept when the partition is opened. */
 #define SEGMENT_UNNAMED_SUFFIX ".log.cleaned"
 
 /* The base offset in the name of a segment's file (20 digits and a suffix of a segment), or -1. */

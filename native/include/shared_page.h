@@ -1,6 +1,6 @@
 /* The page that all processes of a store share: its session, counters, the word that readers sleep on, and locks for whatever
-   belongs to no partition. Fixed offsets, atomics, robust process-shared mutexes: whoever holds one and dies leaves it to the
-   next, who is told. */
+   belongs to no partition. Fixed offsets, atomics, robust process-shared mutexes: the lock of a dead holder passes to the next, with
+   EOWNERDEAD. */
 #ifndef EOSLOG_SHARED_PAGE_H
 #define EOSLOG_SHARED_PAGE_H
 
@@ -28,8 +28,8 @@
 #define SHARED_APPEND 256
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
-/* Each look comes twice as long after the one before, up to a few microseconds: meanwhile the holder may take the lock again and
-   again with all it needs in its cache, which two that take turns would carry to and fro. */
+/* Each look comes twice as long after the one before, up to a few microseconds: between them the holder may take the lock again
+   and again with all it needs in its cache, which two that take turns would carry to and fro. */
 #define SHARED_LOOKS 16
 #define SHARED_PAUSES 4
 #define SHARED_PAUSES_MAX 256
@@ -150,7 +150,7 @@ static inline void shared_sleep_on(SharedSleep *sleep, const uint32_t *word, uin
 }
 
 /* Sleep while all of 1 to 128 words are as they were seen, until one of them is woken; at most so long; may return early. 0 if the
-   kernel has no such sleep (it came with Linux 5.16), or lets nobody use it. */
+   kernel has no such sleep (it came with Linux 5.16), or forbids it. */
 static inline int shared_words_wait(const SharedSleep *sleeps, uint32_t count, int64_t timeout_ns) {
     const struct timespec until = shared_until(CLOCK_MONOTONIC, timeout_ns);
     return syscall(SYS_futex_waitv, sleeps, count, 0, &until, CLOCK_MONOTONIC) >= 0 || errno == EAGAIN || errno == ETIMEDOUT ||
@@ -179,7 +179,7 @@ static inline void shared_call(SharedPageHead *page) {
 
 static inline uint32_t shared_word_load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 
-/* Lay the page out for a session that nobody else is in yet; 0 or an errno. */
+/* Lay the page out for a session that no other process is in yet; 0 or an errno. */
 static inline int shared_page_init(SharedPageHead *page, const uint8_t *session) {
     int result = 0;
     int index;
@@ -232,6 +232,37 @@ static inline void shared_counter_lift(SharedPageHead *page, int number, uint64_
     while (known < value &&
            !__atomic_compare_exchange_n(&page->counters[number], &known, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
+}
+
+/* Beginnings of transactions are held so that those which are open end, and an instant comes at which all are decided. One hold
+   is so long at most, should its process die too, and the next begins so much later at the earliest. The counters are the times
+   when the newest began, and when that one had begun which ended last. */
+#define SHARED_HOLD_NS 100000000
+#define SHARED_HOLD_APART_NS 1000000000
+#define SHARED_HOLD_BEGUN 9
+#define SHARED_HOLD_ENDED 10
+
+static inline int64_t shared_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* When the hold began, which is to be ended with that; 0 if the last one is not long enough ago. */
+static inline uint64_t shared_hold_begin(SharedPageHead *page) {
+    uint64_t last = shared_counter_load(page, SHARED_HOLD_BEGUN);
+    const uint64_t now = (uint64_t)shared_now_ns();
+    if ((last != 0 && now < last + SHARED_HOLD_APART_NS) ||
+        !__atomic_compare_exchange_n(&page->counters[SHARED_HOLD_BEGUN], &last, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return 0;
+    return now;
+}
+
+static inline void shared_hold_end(SharedPageHead *page, uint64_t begun) { shared_counter_lift(page, SHARED_HOLD_ENDED, begun); }
+
+static inline int shared_is_held(const SharedPageHead *page) {
+    const uint64_t begun = shared_counter_load(page, SHARED_HOLD_BEGUN);
+    return begun != shared_counter_load(page, SHARED_HOLD_ENDED) && (uint64_t)shared_now_ns() < begun + SHARED_HOLD_NS;
 }
 
 #endif

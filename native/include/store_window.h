@@ -48,7 +48,7 @@ static inline void store_lines(uint8_t *to, const uint8_t *from, size_t bytes) {
 #endif
 }
 
-/* Store the whole lines, and keep the bytes behind them. */
+/* Store the whole lines, and keep the bytes after them. */
 static inline void store_window_drain(store_window_t *window) {
     size_t whole = window->used & ~(size_t)(STORE_LINE_BYTES - 1);
     size_t from = 0;

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 import eoslog
-from eoslog.cli.cli_options import Settings, echo_json, shared_options
-from eoslog.cli.cli_table import print_table
+from eoslog.cli.options import Settings, echo_json, noted_creation, shared_options
+from eoslog.cli.table import print_table
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.spark.commands.demo import DemoReport, data_file, make_store, run_demo, slice_of
 from eoslog.spark.spark_session import session, session_log
@@ -42,7 +42,8 @@ def demo(settings: Settings, rows: str) -> None:
             remove_store(store_path)
         else:
             store_path = settings.path()
-        make_store(store_path)
+        with noted_creation(store_path):
+            make_store(store_path)
         with session_log() as log_path:
             console.print("Starting Spark")
             spark = session("eoslog demo", log_path=log_path)

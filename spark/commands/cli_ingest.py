@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eoslog.cli.cli_options import Settings, echo_json, shared_options
+from eoslog.cli.options import Settings, echo_json, noted_creation, shared_options
 from eoslog.spark.commands.csv_files import DEFAULT_DELIMITER
 from eoslog.spark.commands.ingest import DEFAULT_PARTITIONS
 from eoslog.spark.commands.ingest import ingest as ingest_files
@@ -53,7 +53,7 @@ def ingest(
     the same contents are landed in a topic once.
     """
     console = Console(stderr=True)
-    with session_log() as log_path:
+    with noted_creation(settings.path()), session_log() as log_path:
         result = ingest_files(
             files,
             topic=topic,

@@ -6,7 +6,8 @@ driver wrote. Invariants:
 
 - a cell is written as its text: nothing is trimmed, converted, or taken for a number;
 - an empty cell is null, and an empty cell in quotes is an empty text;
-- a row that is not as RFC 4180 has it, or that does not fit the header, is refused with its place.
+- a row that is not as RFC 4180 has it, or that does not fit the header, is refused with its place;
+- a carriage return ends a line with a line feed alone.
 """
 
 import csv
@@ -67,8 +68,8 @@ def csv_as_parquet(
         if not has_rows:
             _write([], target, columns)
             return columns
-        # Arrow is lenient with quotes, and the strict reader slower.
-        if _has_quotes(source, name):
+        # Arrow is lenient with these, and the strict reader slower.
+        if _has_quotes_or_lone_returns(source, name):
             _check_rows(source, name, delimiter, multiline)
         for block_bytes in _BLOCK_BYTES:
             try:
@@ -80,6 +81,15 @@ def csv_as_parquet(
                 if block_bytes == _BLOCK_BYTES[-1]:
                     raise InputFileError(f"{name}: {error}") from error
     return columns
+
+
+def csv_header(source: Path, name: str, delimiter: str) -> list[str]:
+    """Return the column names of a CSV file, as `csv_as_parquet` does. Raises InputFileError."""
+    with _named_errors(source, name):
+        check_no_utf_16(source, name)
+        with closing(_rows(source, name, check_delimiter(delimiter), multiline=True)) as rows:
+            _, header = next(rows, (0, []))
+    return _columns(header, name)
 
 
 @contextmanager
@@ -104,10 +114,12 @@ def _columns(header: Sequence[str], name: str) -> list[str]:
     return columns
 
 
-def _has_quotes(source: Path, name: str) -> bool:
+def _has_quotes_or_lone_returns(source: Path, name: str) -> bool:
     with opened_input(source, name) as file:
         while data := file.read(_READ_BYTES):
-            if QUOTE.encode() in data:
+            if data.endswith(b"\r"):
+                data += file.read(1)
+            if QUOTE.encode() in data or data.count(b"\r") > data.count(b"\r\n"):
                 return True
     return False
 
@@ -130,9 +142,10 @@ def _rows(
     """The rows of a file, each with the number of its first line; blank lines are left out."""
     first_line = 1
     taken = False
+    line = ""
 
     def lines() -> Iterator[str]:
-        nonlocal taken
+        nonlocal taken, line
         for line in text:
             if taken and not multiline:
                 raise InputFileError(
@@ -150,6 +163,12 @@ def _rows(
         ):
             reader = csv.reader(lines(), delimiter=delimiter, strict=True)
             for row in reader:
+                if line.endswith("\r"):
+                    raise InputFileError(
+                        f"{name}, line {reader.line_num}, byte {len(line.encode())}: 0x0d, a "
+                        "carriage return: a line ends with a line feed, or both; in a cell it must "
+                        "be in quotes"
+                    )
                 if row:
                     yield first_line, row
                 first_line = reader.line_num + 1

@@ -46,7 +46,7 @@ class KillWorkerOnce:
     """Given to each task: its first attempt at one Spark partition kills its own process.
 
     It happens when the staged writer has taken `after_rows` rows. SIGKILL leaves no time for
-    anything: what was written stays behind as it is. `note_path` is where the worker says so, just
+    anything: what was written stays as it is. `note_path` is where the worker says so, just
     before.
     """
 

@@ -1,12 +1,14 @@
 """Land whole files in a topic, exactly once, through Spark.
 
 The application id makes a second run a no-op. Without one it is made of the topic and the contents
-of the files: the same data is landed once in a topic, whatever its files are called and when.
+of the files: the same data is landed once in a topic, whatever its files are called and when. The
+name of the run that landed it says with which row format: another one is refused.
 """
 
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import eoslog
+from eoslog.errors import InvalidRequestError
 from eoslog.spark.active_session import is_connect
 from eoslog.spark.commands.input_files import (
     InputFileError,
@@ -22,9 +25,15 @@ from eoslog.spark.commands.input_files import (
     fingerprint,
     lay_out,
 )
-from eoslog.spark.commands.row_frame import SESSION_SETTINGS, RowFormat, fault_of, row_frame
+from eoslog.spark.commands.row_frame import (
+    SESSION_SETTINGS,
+    RowFormat,
+    check_key_columns,
+    fault_of,
+    row_frame,
+)
 from eoslog.spark.failure_reason import reason_of
-from eoslog.spark.partition_writer import EachTask, SparkJobFailedError, write_partitions
+from eoslog.spark.partition_writer import EachTask, SparkJobFailedError, write_run
 from eoslog.spark.spark_session import LOCAL_MASTER, session
 
 if TYPE_CHECKING:
@@ -71,31 +80,37 @@ def ingest(
     log already. `console` shows progress, if it is a terminal. `seconds` of the result begins when
     Spark runs. `each_task` is that of `write_partitions`.
 
-    Raises InputFileError for files that are missing, damaged or of unknown format and for CSV rows
-    that are broken, SparkJobFailedError for lines and Parquet rows that no record can be made of,
-    both with their place, MissingDependencyError, JavaNotFoundError; nothing is in the log then.
+    Raises InputFileError for files that are missing, damaged or of unknown format, for a key of
+    unknown columns and for CSV rows that are broken, InvalidRequestError for an `app_id` that was
+    landed with another row format, SparkJobFailedError for lines and Parquet rows that no record
+    can be made of, both with their place, MissingDependencyError, JavaNotFoundError; nothing is in
+    the log then.
     """
     row_format = row_format or RowFormat()
     paths = check_files((Path(file) for file in files), row_format.file_format)
     job_id = app_id or f"ingest-{topic}-{fingerprint(paths)}"
-    with eoslog.open(store, create=True) as log:
-        done = log.application(job_id)
-        if done is not None and done.version >= INGEST_VERSION:
-            return IngestResult(job_id, topic, False, 0, 0.0, 0)
-        if topic not in log.topics():
-            partitions = partitions or DEFAULT_PARTITIONS
-        with tempfile.TemporaryDirectory(prefix="eoslog-ingest-") as folder:
-            inputs = lay_out(paths, Path(folder), row_format.file_format)
+    with tempfile.TemporaryDirectory(prefix="eoslog-ingest-") as folder:
+        inputs = lay_out(paths, Path(folder), row_format.file_format)
+        check_key_columns(inputs, row_format)
+        run_name = f"rows-{row_format.digest(inputs.file_format)}-"
+        with eoslog.open(store, create=True) as log:
+            done = log.application(job_id)
+            if done is not None and done.version >= INGEST_VERSION:
+                _check_run(job_id, done.run_id, run_name)
+                return IngestResult(job_id, topic, False, 0, 0.0, 0)
+            if topic not in log.topics():
+                partitions = partitions or DEFAULT_PARTITIONS
             spark = spark or session("eoslog ingest", master, log_path=log_path)
             started_s = time.monotonic()
             with _progress(spark, console, f"ingest into {topic}"), _settings_kept(spark):
                 with _named_errors(inputs, row_format.key):
                     frame = row_frame(spark, inputs, row_format, split_bytes)
                 with _named_faults(inputs, row_format):
-                    result = write_partitions(
+                    result = write_run(
                         frame,
                         log,
                         topic,
+                        run_id=f"{run_name}{uuid.uuid4().hex}",
                         app_id=job_id,
                         version=INGEST_VERSION,
                         partitions=partitions,
@@ -105,6 +120,15 @@ def ingest(
     return IngestResult(
         job_id, topic, result.committed, result.records, seconds, result.task_retries
     )
+
+
+def _check_run(job_id: str, run_id: str | None, run_name: str) -> None:
+    """Raise InvalidRequestError if a job was landed with another row format, as far as is known."""
+    if run_id is not None and run_id.startswith("rows-") and not run_id.startswith(run_name):
+        raise InvalidRequestError(
+            f"{job_id} is in already, landed with another key or format: nothing was landed now. "
+            "Give the options of then, or another id (--id) to land the rows again"
+        )
 
 
 @contextmanager

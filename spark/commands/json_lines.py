@@ -106,17 +106,14 @@ class JsonLines:
 
 def fault_in_json(path: Path, name: str, fields: Iterable[str], separator: str) -> str | None:
     """Describe the first line that `JsonLines` refuses; None if there is none."""
-    number = 0
     with opened_input(path, name) as file:
-        for chunk in file:
-            for line in chunk.splitlines():
-                number += 1
-                if not line.strip(_WHITE_SPACE):
-                    continue
-                try:
-                    key_of(parse_line(line), fields, separator)
-                except ValueError as error:
-                    return f"{name}, line {number}: it {_reason(error)}"
+        for number, line in enumerate(file, 1):
+            if not line.strip(_WHITE_SPACE):
+                continue
+            try:
+                key_of(parse_line(line.removesuffix(b"\n")), fields, separator)
+            except ValueError as error:
+                return f"{name}, line {number}: it {_reason(error)}"
     return None
 
 

@@ -5,13 +5,20 @@ JSON or text stays as it is; a Parquet row becomes JSON with its nulls. A row th
 header, a line that is not JSON, and a text that is not UTF-8 fail the job instead of being changed.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.spark.commands.csv_files import DEFAULT_DELIMITER, check_delimiter, csv_as_parquet
+from eoslog.spark.commands.csv_files import (
+    DEFAULT_DELIMITER,
+    check_delimiter,
+    csv_as_parquet,
+    csv_header,
+)
 from eoslog.spark.commands.input_files import InputFileError, InputFolder
 from eoslog.spark.commands.json_columns import as_json_value
 from eoslog.spark.commands.json_lines import JsonLines, fault_in_json
@@ -57,6 +64,16 @@ class RowFormat:
     def __post_init__(self) -> None:
         check_delimiter(self.delimiter)
 
+    def digest(self, file_format: str) -> str:
+        """A text that is the same for row formats that make the same records of sound files."""
+        names = _json_fields(self.key)
+        parts: list[object] = [file_format, names or self.key]
+        if names is None or len(names) > 1:
+            parts.append(self.key_separator)
+        if file_format == "csv":
+            parts.append(check_delimiter(self.delimiter))
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
 
 def row_frame(
     spark: "SparkSession",
@@ -101,6 +118,19 @@ def fault_of(inputs: InputFolder, row_format: RowFormat) -> str | None:
         if fault is not None:
             return fault
     return None
+
+
+def check_key_columns(inputs: InputFolder, row_format: RowFormat) -> None:
+    """Raise InputFileError for a key of columns that the first file does not have."""
+    if row_format.key is None:
+        return
+    if inputs.file_format == "csv":
+        columns = csv_header(inputs.paths[0], inputs.names[0], row_format.delimiter)
+    elif inputs.file_format == "parquet":
+        columns = list(parquet_columns(inputs))
+    else:
+        return
+    _key_columns(row_format.key, columns)
 
 
 def _paths(inputs: InputFolder) -> list[str]:
@@ -199,22 +229,27 @@ def _lines(spark: "SparkSession", inputs: InputFolder, row_format: RowFormat) ->
 
     for path, name in zip(inputs.paths, inputs.names, strict=True):
         check_no_utf_16(path, name)
-    frame = spark.read.text(_paths(inputs))
+    # Else Spark would end a line at each carriage return. That of a line's end is in its last byte.
+    line = functions.col("value").cast("binary")
+    shorter = functions.substring(line, 1, functions.octet_length(line) - 1)
+    line = functions.when(functions.endswith(line, functions.lit(b"\r")), shorter).otherwise(line)
+    frame = spark.read.option("lineSep", "\n").text(_paths(inputs))
     key = row_format.key
     if inputs.file_format == "jsonl":
         fields = _json_fields(key)
-        frame = frame.select(functions.col("value").cast("binary")).mapInArrow(
+        frame = frame.select(line.alias("value")).mapInArrow(
             JsonLines(fields or (), row_format.key_separator), "key string, value string"
         )
         if fields is not None:
             return frame
         frame = frame.select("value")
-    elif key is not None:
+    else:
         # A key is made of text. Without one the bytes of a line are what they are.
-        line = functions.col("value")
-        complaint = functions.raise_error(functions.lit("a line is not UTF-8")).cast("string")
-        checked = functions.when(functions.is_valid_utf8(line), line).otherwise(complaint)
-        frame = frame.select(checked.alias("value"))
+        text = line.cast("string")
+        if key is not None:
+            complaint = functions.raise_error(functions.lit("a line is not UTF-8")).cast("string")
+            text = functions.when(functions.is_valid_utf8(text), text).otherwise(complaint)
+        frame = frame.select(text.alias("value"))
     if key is None:
         return frame
     return frame.select(functions.expr(key).cast("string").alias("key"), functions.col("value"))

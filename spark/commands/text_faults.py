@@ -20,22 +20,17 @@ def check_no_utf_16(path: Path, name: str) -> None:
 
 
 def fault_in_utf8(path: Path, name: str) -> str | None:
-    """Describe the first byte of a text that is not UTF-8; None if it is all UTF-8.
-
-    A line ends with a line feed, a carriage return, or both.
-    """
-    line_number, position = 0, 0
+    """Describe the first byte of a text that is not UTF-8; None if it is all UTF-8."""
+    position = 0
     with opened_input(path, name) as file:
-        for chunk in file:
-            for line in chunk.splitlines(keepends=True):
-                line_number += 1
-                try:
-                    line.decode()
-                except UnicodeDecodeError as error:
-                    return (
-                        f"{name}, line {line_number}, byte {error.start + 1} (byte "
-                        f"{position + error.start + 1} of the file): 0x{line[error.start]:02x} is "
-                        "not UTF-8: convert the file first"
-                    )
-                position += len(line)
+        for line_number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return (
+                    f"{name}, line {line_number}, byte {error.start + 1} (byte "
+                    f"{position + error.start + 1} of the file): 0x{line[error.start]:02x} is "
+                    "not UTF-8: convert the file first"
+                )
+            position += len(line)
     return None

@@ -17,14 +17,14 @@ from eoslog.spark.sink.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
-from eoslog.staging.staged_names import new_nameless_job
+from eoslog.staging.names import new_nameless_job
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staging.staged_message import StagedMessage
-    from eoslog.staging.staged_source import VersionSource
+    from eoslog.staging.message import StagedMessage
+    from eoslog.staging.source import VersionSource
 
 BATCH_OPTIONS = SINK_OPTIONS | {"txnVersion"}
 RECIPE = """\
@@ -91,7 +91,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _run_of(self, stream: StreamBatch | None) -> str:
         """The run of this job: its name has the version, so that it is known when it is over."""
-        from eoslog.staging.staged_source import version_run_id
+        from eoslog.staging.source import version_run_id
 
         if self._sink.reset_allowed:
             return self._job_id  # The count may go back: what looks old must not be swept.
@@ -112,7 +112,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _source(self, messages: Sequence[BatchMessage]) -> "VersionSource | None":
         """The stream that counts the versions, for a job of `foreachBatch`."""
-        from eoslog.staging.staged_source import VersionSource
+        from eoslog.staging.source import VersionSource
 
         streams = {message.stream for message in messages}
         stream = next(iter(streams), None)
@@ -124,6 +124,7 @@ class BatchWriter(DataSourceArrowWriter):
             stream.query_id,
             stream.driver_id,
             new_allowed=self._sink.reset_allowed,
+            input_id=self._sink.plan_of(stream.batch_id, stream.checkpoint),
             rows=sum(one.rows for one in messages) if self._sink.replays_checked else None,
         )
 

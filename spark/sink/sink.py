@@ -6,7 +6,6 @@ needs the store.
 """
 
 import logging
-import os.path
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,15 @@ from eoslog.errors import (
 )
 from eoslog.spark.columns import check_column_types
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.sink.batch_plan import plan_of_batch
-from eoslog.spark.source_options import as_path, find, flag, store_path, text, whole
+from eoslog.spark.sink.batch_plan import place_of, plan_of_batch
+from eoslog.spark.source_options import find, flag, store_path, text, whole
 from eoslog.spark.staging import check_store_visible, mark_of_store, staged, task_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.message import StagedMessage
 
 # What both sinks take, beside what names the store.
 SINK_OPTIONS = frozenset(
@@ -89,7 +88,7 @@ class Sink:
         _check_schema(schema, topic)
         durability = text(options, "durability")
         if durability is not None and durability not in _DURABILITIES:
-            raise ValueError(f"option durability is one of {', '.join(_DURABILITIES)}")
+            raise ValueError(f"option durability must be one of {', '.join(_DURABILITIES)}")
         try:
             mark = mark_of_store(store)
         except OSError as error:
@@ -107,7 +106,7 @@ class Sink:
             reset_allowed=flag(options, "allowBatchIdReset", False),
             replays_checked=flag(options, "checkReplays", True),
             durability=durability,
-            place=_place(find(options, "checkpointLocation")),
+            place=place_of(find(options, "checkpointLocation")),
         )
 
     def stage(
@@ -118,7 +117,7 @@ class Sink:
         Raises as `staging.stage`.
         """
         from eoslog.spark.arrow_rows import append_batches
-        from eoslog.staging.staged_message import StagedMessage
+        from eoslog.staging.message import StagedMessage
 
         check_store_visible(self.store, self.store_mark)
         attempt = task_attempt()
@@ -137,11 +136,14 @@ class Sink:
             durability=self.durability or "commit",
         )
 
-    def plan_of(self, batch_id: int) -> str | None:
+    def plan_of(self, batch_id: int, checkpoint: str | None = None) -> str | None:
         """Return what the checkpoint says of a micro-batch, if it is compared; on the driver's
         host.
+
+        `checkpoint` is its location as Spark says it, for a sink whose options do not.
         """
-        return plan_of_batch(self.place, batch_id) if self.replays_checked else None
+        place = self.place or place_of(checkpoint)
+        return plan_of_batch(place, batch_id) if self.replays_checked else None
 
     def give_up(self, app_id: str, run_id: str) -> None:
         """Remove what a run staged, unless it is decided; on the driver's host.
@@ -199,7 +201,7 @@ def _check_schema(schema: "StructType", topic: str | None) -> None:
 
 def _partition_counts(store: Path, topic: str | None, wanted: int) -> dict[str, int]:
     """The partitions of each topic that rows may go to; `wanted` is 0 if no option says it."""
-    from eoslog.staging.staged_writer import partition_counts
+    from eoslog.staging.writer import partition_counts
 
     if topic is None:
         if wanted:
@@ -223,17 +225,3 @@ def _made_topic(store: Path, topic: str, wanted: int) -> int:
             f'no topic {topic!r} in {store}: create it, or say .option("partitions", ...)'
         )
     return found.partitions
-
-
-def _place(location: str | None) -> str | None:
-    """A checkpoint's location, in one form for a path and its `file:` URL.
-
-    Spark decodes nothing: `%`, `?` and `#` are characters of a name.
-    """
-    if location is None:
-        return None
-    scheme, colon, _ = location.partition(":")
-    if colon and scheme != "file" and "/" not in scheme:
-        return location.rstrip("/")
-    # Not resolved: a link in it may lead elsewhere one day.
-    return os.path.abspath(as_path(location))  # noqa: PTH100

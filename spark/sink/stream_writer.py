@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.message import StagedMessage
 
 Messages = Sequence[WriterCommitMessage | None]
 
@@ -53,7 +53,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> StreamMessage:
         """Stage all rows of its partition of the batch, in a task."""
-        from eoslog.staging.staged_source import version_run_id
+        from eoslog.staging.source import version_run_id
 
         stream = stream_batch_of_task()
         if stream is None or stream.run_id is None:
@@ -73,7 +73,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         A batch that is in already is a no-op. Raises StagedReplayError for another one of the
         newest batch's number.
         """
-        from eoslog.staging.staged_source import VersionSource
+        from eoslog.staging.source import VersionSource
 
         found = [message for message in messages if isinstance(message, StreamMessage)]
         streams = {message.stream for message in found}

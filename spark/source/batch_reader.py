@@ -1,10 +1,10 @@
 """A batch read: offsets are fixed once, before any task runs, on one consistent snapshot.
 
-Tasks read what they were told to read, however often they are tried. Invariant: with
+Tasks read the given offsets, however often they are tried. Invariant: with
 read_committed, a read up to "latest" has of every transaction and staged job all records or none.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,10 @@ from eoslog.spark.source.offset_ranges import (
     ranges_between,
 )
 from eoslog.spark.source.read_options import ReadOptions
-from eoslog.spark.source.read_schema import column_names
+from eoslog.spark.source.read_schema import column_names, required_names
 from eoslog.spark.staging import check_store_visible, mark_of_store
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ class BatchReader(DataSourceReader):
         """Raises ValueError for a wrong option or column."""
         self._options = ReadOptions.of_batch(options)
         self._names = column_names(schema)
+        self._required = required_names(schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return the range that each task is to read.
@@ -55,22 +57,24 @@ class BatchReader(DataSourceReader):
         """
         options = self._options
         with lent_store(options.store) as store:
-            partitions = [store.partition(*where) for where in options.choice.partitions(store)]
+            engine = engine_of(store)
+            partitions = [engine.partition(*where) for where in options.choice.partitions(store)]
             latest = latest_offsets(store, partitions, options)
             level, fail = options.isolation_level, options.fail_on_data_loss
             starts = starting_offsets(
                 options.starting, partitions, latest, level, fail_on_data_loss=fail
             )
             ends = ending_offsets(options.ending, partitions, latest, level, fail_on_data_loss=fail)
-            return split_ranges(store, options.split, ranges_between(starts, ends))
+            topic_ids = {one.topic: one.topic_id for one in partitions}
+            return split_ranges(store, options.split, ranges_between(starts, ends), topic_ids)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the records of one range, in the task."""
-        return read_range(self._options, self._names, partition)
+        return read_range(self._options, self._names, self._required, partition)
 
 
 def latest_offsets(
-    store: Store, partitions: list[Partition], options: ReadOptions
+    store: Store, partitions: list[UnifiedLog], options: ReadOptions
 ) -> dict[TopicPartition, int]:
     """Return the offset up to which each partition may be read; for committed reads it cuts no
     transaction.
@@ -84,8 +88,12 @@ def latest_offsets(
     return {partition.topic_partition: cuts[partition.topic_partition] for partition in partitions}
 
 
-def split_ranges(store: Store, rule: SplitRule, ranges: list[OffsetRange]) -> list[InputPartition]:
-    """Input partitions for the ranges, the large ones divided."""
+def split_ranges(
+    store: Store, rule: SplitRule, ranges: list[OffsetRange], topic_ids: Mapping[str, str]
+) -> list[InputPartition]:
+    """Input partitions for the ranges, the large ones divided; the ids are those of the topics that
+    the offsets belong to.
+    """
     mark = mark_of_store(store.path)
 
     def bytes_of(one: OffsetRange) -> int:
@@ -95,18 +103,22 @@ def split_ranges(store: Store, rule: SplitRule, ranges: list[OffsetRange]) -> li
         return bytes_in(partition, one.first, one.upper_bound)
 
     return [
-        RangePartition(one, mark, store.partition(*one.where).topic_id)
+        RangePartition(one, mark, topic_ids[one.where.topic])
         for one in rule.split(ranges, bytes_of)
     ]
 
 
 def read_range(
-    options: ReadOptions, names: tuple[str, ...], partition: InputPartition
+    options: ReadOptions,
+    names: tuple[str, ...],
+    required: Collection[str],
+    partition: InputPartition,
 ) -> "Iterator[pa.RecordBatch]":
     """The record batches of an input partition.
 
     Raises StoreNotVisibleError if this worker does not see the driver's store, and what
-    `record_batches` raises; OffsetOutOfRangeError if the topic is another one than was planned.
+    `record_batches` raises; UnknownTopicOrPartitionError if the topic is gone, or
+    OffsetOutOfRangeError if it is another one than was planned.
     """
     from eoslog.spark.source.record_columns import record_batches
 
@@ -114,17 +126,20 @@ def read_range(
         return  # Spark makes up a partition where there is none.
     check_store_visible(options.store, partition.store_mark)
     with lent_store(options.store) as store:
-        where = partition.wanted.where
-        if store.partition(*where).topic_id != partition.topic_id:
+        log = engine_of(store).partition(*partition.wanted.where)
+        if log.topic_id != partition.topic_id:
             report_data_loss(
                 options.fail_on_data_loss,
-                f"{where}: the topic was deleted and made again since the read was planned",
+                f"{log.topic_partition}: the topic was deleted and made again since the read was "
+                "planned",
             )
             return
+        # Of this very log: the topic may be made again now.
         yield from record_batches(
-            store,
+            log,
             partition.wanted,
             names,
             options.isolation_level,
             fail_on_data_loss=options.fail_on_data_loss,
+            required=required,
         )

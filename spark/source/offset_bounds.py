@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eoslog import TopicPartition
+from eoslog.common.config import INT64_MAX
 from eoslog.errors import OffsetOutOfRangeError
 from eoslog.spark.source.data_loss import report_data_loss
 from eoslog.spark.source.offset_json import EARLIEST, LATEST, listed, parse_offsets
 from eoslog.spark.source_options import text, whole
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 
 Edge = Literal["starting", "ending"]
 STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -48,7 +49,7 @@ def starting_bound(options: Mapping[str, str], default: int, *, stream: bool) ->
     """
     strategy = (text(options, STRATEGY) or "error").strip().lower()
     if strategy not in ("error", "latest"):
-        raise ValueError(f"option {STRATEGY} is error or latest, not {strategy!r}")
+        raise ValueError(f"option {STRATEGY} must be error or latest, got {strategy!r}")
     bound = _bound_of(options, "starting", default, fail_without_match=strategy == "error")
     if not stream and not bound.is_time and LATEST in (bound.everywhere, *bound.each.values()):
         raise ValueError(f"option {bound.option}: a batch read cannot begin at latest (-1)")
@@ -91,8 +92,8 @@ def _bound_of(
     name = f"{edge}OffsetsByTimestamp"
     if (given := text(options, name)) is not None:
         times_ms = parse_offsets(name, given)
-        if any(time_ms < 0 for time_ms in times_ms.values()):
-            raise ValueError(f"option {name}: a time is in milliseconds, 0 or more")
+        if not all(0 <= time_ms <= INT64_MAX for time_ms in times_ms.values()):
+            raise ValueError(f"option {name}: milliseconds must be from 0 to {INT64_MAX}")
         return OffsetBound(name, None, times_ms, True, fail_without_match)
     name = f"{edge}Offsets"
     given = (text(options, name) or "").strip()
@@ -101,13 +102,13 @@ def _bound_of(
         return OffsetBound(name, words[given.lower()])
     offsets = parse_offsets(name, given)
     if any(offset < EARLIEST for offset in offsets.values()):
-        raise ValueError(f"option {name}: an offset is 0 or more, -1 (latest) or -2 (earliest)")
+        raise ValueError(f"option {name}: offsets must be 0 or more, -1 (latest) or -2 (earliest)")
     return OffsetBound(name, None, offsets)
 
 
 def starting_offsets(
     bound: OffsetBound,
-    partitions: Iterable[Partition],
+    partitions: Iterable[UnifiedLog],
     latest: Mapping[TopicPartition, int],
     isolation_level: str,
     *,
@@ -141,7 +142,7 @@ def starting_offsets(
 
 def ending_offsets(
     bound: OffsetBound,
-    partitions: Iterable[Partition],
+    partitions: Iterable[UnifiedLog],
     latest: Mapping[TopicPartition, int],
     isolation_level: str,
     *,
@@ -168,8 +169,8 @@ def ending_offsets(
 
 
 def _wanted(
-    bound: OffsetBound, partitions: Iterable[Partition]
-) -> Iterable[tuple[TopicPartition, Partition, int]]:
+    bound: OffsetBound, partitions: Iterable[UnifiedLog]
+) -> Iterable[tuple[TopicPartition, UnifiedLog, int]]:
     known = {partition.topic_partition: partition for partition in partitions}
     if bound.everywhere is None and bound.each.keys() != known.keys():
         raise ValueError(
@@ -182,7 +183,7 @@ def _wanted(
 
 
 def _offset_at(
-    bound: OffsetBound, partition: Partition, time_ms: int, latest: int, isolation_level: str
+    bound: OffsetBound, partition: UnifiedLog, time_ms: int, latest: int, isolation_level: str
 ) -> int:
     at = partition.offset_for_timestamp(time_ms, isolation_level)
     if at is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from eoslog import TopicPartition
 from eoslog.common.json_text import loads_json
+from eoslog.common.topic_partition import is_partition
 
 LATEST, EARLIEST = -1, -2
 # What a streaming query's offsets say besides, under names that no topic has: where its first batch
@@ -24,8 +25,8 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
     Raises ValueError that names the option.
     """
     example = (
-        f'option {option} is JSON like {{"topic": {{"0": 123, "1": -1}}}}, with each name once, '
-        f"not {text!r:.200}"
+        f'option {option} must be JSON like {{"topic": {{"0": 123, "1": -1}}}}, each name once, '
+        f"got {text!r:.200}"
     )
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _object(text, example).items():
@@ -34,7 +35,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
         if topic.endswith((BEGAN, ID)):
             continue  # Of a query's progress or checkpoint.
         for partition, number in numbers.items():
-            if not _is_whole(partition) or type(number) is not int:
+            if not is_partition(partition) or type(number) is not int:
                 raise ValueError(example)
             where = TopicPartition(topic, int(partition))
             if where in found:  # As in {"0": 1, "00": 2}.
@@ -45,7 +46,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
 
 def parse_partitions(option: str, text: str) -> tuple[TopicPartition, ...]:
     """The partitions in an option's text, `{"topic": [0, 1]}`, sorted. Raises ValueError."""
-    example = f'option {option} is JSON like {{"topic": [0, 1]}}, not {text!r:.200}'
+    example = f'option {option} must be JSON like {{"topic": [0, 1]}}, got {text!r:.200}'
     found: set[TopicPartition] = set()
     for topic, numbers in _object(text, example).items():
         if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
@@ -86,7 +87,3 @@ def _object(text: str, example: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(example)  # noqa: TRY004 (the option's text is wrong)
     return found
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdigit()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from eoslog import TopicPartition
-from eoslog.storage.partition import Partition
+from eoslog import Partition, TopicPartition
 
 # As large a piece of files as Spark gives a task (spark.sql.files.maxPartitionBytes).
 BYTES_PER_TASK = 128 << 20
@@ -36,11 +35,11 @@ class OffsetRange:
 
     def divided(self, count: int) -> "list[OffsetRange]":
         """Divide it into at most `count` ranges of about the same size, in order; none is empty."""
-        edges = [self.first + self.size * number // count for number in range(count + 1)]
+        count = min(count, self.size)
+        edges = [self.first + self.size * number // count for number in range(count)]
         return [
             OffsetRange(self.where, first, upper_bound)
-            for first, upper_bound in pairwise(edges)
-            if first < upper_bound
+            for first, upper_bound in pairwise([*edges, self.upper_bound])
         ]
 
 

@@ -1,7 +1,8 @@
 """The options of a read, checked before Spark plans anything: those of Spark's Kafka source.
 
 `maxBytesPerPartition` is the one of our own. A batch and a stream know different ones; what has a
-meaning for the other alone is refused where Kafka's source refuses it, and else told to be ignored.
+meaning for the other alone is refused where Kafka's source refuses it, and else ignored, with a
+warning.
 """
 
 import logging
@@ -54,8 +55,8 @@ KNOWN_OPTIONS = frozenset(
         "maxBytesPerPartition",
     }
 )
-# Options that were told to be ignored, in this process.
-_told: set[str] = set()
+# Options that this process has warned of as ignored.
+_warned: set[str] = set()
 _DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?")
 _MILLISECONDS_IN = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -148,7 +149,7 @@ def _isolation_of(options: Mapping[str, str]) -> Isolation:
     if level == "read_uncommitted":
         return "read_uncommitted"
     raise ValueError(
-        f"option {_ISOLATION_LEVEL} is read_committed or read_uncommitted, not {level!r}"
+        f"option {_ISOLATION_LEVEL} must be read_committed or read_uncommitted, got {level!r}"
     )
 
 
@@ -156,12 +157,12 @@ def _duration_ms(options: Mapping[str, str], name: str, default: str) -> int:
     given = text(options, name) or default
     match = _DURATION.fullmatch(given.strip().lower())
     if match is None:
-        raise ValueError(f"option {name} is a time like 500ms, 30s or 15m, not {given!r}")
+        raise ValueError(f"option {name} must be a time like 500ms, 30s or 15m, got {given!r}")
     return int(match[1]) * _MILLISECONDS_IN[match[2] or "ms"]
 
 
 def _tell_ignored(options: Mapping[str, str], names: tuple[str, ...], use: str) -> None:
     for name in names:
-        if find(options, name) is not None and name not in _told:
-            _told.add(name)
+        if find(options, name) is not None and name not in _warned:
+            _warned.add(name)
             _log.warning("option %s is ignored: %s has no use for it", name, use)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 INCLUDE_HEADERS = "includeHeaders"
+NEVER_NULL = ("topic", "partition", "offset", "timestampType")
 
 
 def schema_of(options: Mapping[str, str]) -> "StructType":
@@ -29,9 +30,12 @@ def schema_of(options: Mapping[str, str]) -> "StructType":
 def column_names(schema: "StructType") -> tuple[str, ...]:
     """The names of a schema's columns, in its order.
 
-    Raises ValueError for a column that a record does not have, or that has another type.
+    Raises ValueError for a column that a record does not have, that has another type, or that may
+    not hold null, and if there is none: Spark would take a row without columns for no row.
     """
     known = _column_types()
+    if not schema.fields:
+        raise ValueError(f"the schema has no columns: a record has {', '.join(known)}")
     for field in schema.fields:
         wanted = known.get(field.name)
         if wanted is None:
@@ -46,7 +50,19 @@ def column_names(schema: "StructType") -> tuple[str, ...]:
     names = tuple(schema.fieldNames())
     if len(set(names)) < len(names):
         raise ValueError(f"a column is twice in the schema: {', '.join(names)}")
+    for field in schema.fields:
+        fits = field.nullable or field.name in NEVER_NULL
+        if not fits or field.dataType != known[field.name]:
+            raise ValueError(
+                f"column {field.name!r} of the schema is NOT NULL, or a part of it is, and a read "
+                "may give null: leave NOT NULL out"
+            )
     return names
+
+
+def required_names(schema: "StructType") -> frozenset[str]:
+    """The names of a schema's columns that are NOT NULL."""
+    return frozenset(field.name for field in schema.fields if not field.nullable)
 
 
 def _same_type(given: "DataType", wanted: "DataType") -> bool:

@@ -5,25 +5,24 @@ log, and no object for a record unless it has headers. What is the same in all r
 partition is made once. Invariant: a range is given whole, or an error says what is missing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eoslog import Store
 from eoslog.columns import arrow
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.spark.columns import TIME_MAX_MS
 from eoslog.spark.source.data_loss import report_data_loss
 from eoslog.spark.source.offset_ranges import OffsetRange
-from eoslog.storage.partition import Partition
+from eoslog.spark.timestamps import spark_times
+from eoslog.storage.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
-    Columns = Any  # What `Partition.fetch_columns` gives.
+    Columns = Any  # What `UnifiedLog.fetch_columns` gives.
 
 # About as much log as makes a record batch: larger ones are slower between Python and the JVM.
 BATCH_BYTES = 1 << 20
-# No record in an eoslog store carries the time of its append (Kafka's CreateTime).
+# Kafka's CreateTime. Batches with the time of their append come by an import.
 CREATE_TIME = 0
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -37,25 +36,25 @@ ARROW_TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", _HEADER)),
 }
-# Milliseconds beyond which a time in microseconds leaves 64 bits.
 
 
 def record_batches(
-    store: Store,
+    partition: UnifiedLog,
     wanted: OffsetRange,
     names: Sequence[str],
     isolation_level: str,
     *,
     fail_on_data_loss: bool,
+    required: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, in the order of their offsets, with these columns.
 
+    Those that are `required` have a type without null, which is how Spark takes NOT NULL.
+
     Raises OffsetOutOfRangeError if some of the range is not in the log any more, or not yet; with
-    `fail_on_data_loss` off what there is comes without. Raises UnknownTopicOrPartitionError,
-    CorruptRecordError.
+    `fail_on_data_loss` off what there is comes without. Raises LogClosedError, CorruptRecordError.
     """
-    partition = store.partition(*wanted.where)
-    make = _maker(wanted, names)
+    make = _maker(wanted, names, required)
     offset = _first_there(partition, wanted, wanted.first, fail_on_data_loss)
     while offset < wanted.upper_bound:
         try:
@@ -66,8 +65,11 @@ def record_batches(
             # Retention was faster, or the check says what else it is.
             before, offset = offset, _first_there(partition, wanted, offset, fail_on_data_loss)
             if offset == before:
-                raise
-            continue
+                if offset <= partition.log_end_offset:
+                    raise
+                columns = None
+            else:
+                continue
         if columns is None:
             report_data_loss(
                 fail_on_data_loss,
@@ -84,7 +86,7 @@ def record_batches(
         offset = columns.next_offset
 
 
-def _first_there(partition: Partition, wanted: OffsetRange, offset: int, fail: bool) -> int:
+def _first_there(partition: UnifiedLog, wanted: OffsetRange, offset: int, fail: bool) -> int:
     """The first offset from `offset` on that retention has left."""
     start = partition.log_start_offset
     if offset >= start:
@@ -101,19 +103,28 @@ def _count_below(offsets: Any, upper_bound: int) -> int:
     return int(offsets.searchsorted(upper_bound))
 
 
-def _maker(wanted: OffsetRange, names: Sequence[str]) -> "Callable[[Columns], pa.RecordBatch]":
+def _maker(
+    wanted: OffsetRange, names: Sequence[str], required: Collection[str]
+) -> "Callable[[Columns], pa.RecordBatch]":
     """Return the function that makes a record batch of fetched columns."""
-    schema = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
+    fields = [pa.field(name, ARROW_TYPES[name], name not in required) for name in names]
+    schema = pa.schema(fields)
     constants = {
         "topic": _Constant(pa.scalar(wanted.where.topic, pa.string())),
         "partition": _Constant(pa.scalar(wanted.where.partition, pa.int32())),
-        "timestampType": _Constant(pa.scalar(CREATE_TIME, pa.int32())),
     }
+    create_time = _Constant(pa.scalar(CREATE_TIME, pa.int32()))
+
+    def timestamp_types(columns: "Columns") -> pa.Array:
+        found = columns.timestamp_types
+        return create_time(columns) if found is None else pa.array(found)
+
     makers: dict[str, Callable[[Columns], pa.Array]] = {
         "key": arrow.key_array,
         "value": arrow.value_array,
         "offset": arrow.offset_array,
         "timestamp": _timestamps,
+        "timestampType": timestamp_types,
         "headers": _headers,
         **constants,
     }
@@ -140,13 +151,8 @@ class _Constant:
 
 def _timestamps(columns: "Columns") -> pa.Array:
     """Microseconds, as Spark keeps time; null for a time that it cannot hold."""
-    found = columns.timestamps
-    beyond = None
-    if found.max() > TIME_MAX_MS or found.min() < -TIME_MAX_MS:
-        beyond = (found > TIME_MAX_MS) | (found < -TIME_MAX_MS)
-        found[beyond] = 0
     # The fetched memory is this batch's own.
-    found *= 1000
+    found, beyond = spark_times(columns.timestamps)
     if beyond is not None:
         return pa.array(found, ARROW_TYPES["timestamp"], mask=beyond)
     buffers = [None, pa.py_buffer(found)]

@@ -2,12 +2,13 @@
 
 Spark keeps the end of each micro-batch in the query's checkpoint, as `{"topic": {"0": 123}}`. It
 does not keep where the first one began: if that batch is run again, it asks for the initial offsets
-anew, and "latest" is another place by then. So the end of the first batch says where it began,
+again, and "latest" is another place by then. So the end of the first batch says where it began,
 under the name "topic (start)". Each end also says which topic of the name it is of, under the name
 "topic (id)": one that is made again counts from 0 once more. A query that begins at an offset which
 could be another one next time pins it by a first batch that may be empty. Invariants:
 
 - a micro-batch that is in the checkpoint has the same records whenever it is run, or fails;
+- of a topic nothing is read again that is below its offset in the checkpoint, whatever its log has;
 - with read_committed nothing undecided is in a micro-batch; one that `maxOffsetsPerTrigger` does
   not cut short has of every transaction and staged job all records or none.
 """
@@ -33,7 +34,8 @@ from eoslog.spark.source.offset_bounds import starting_offsets
 from eoslog.spark.source.offset_json import BEGAN, ID, NestedOffsets, as_nested, from_nested, listed
 from eoslog.spark.source.offset_ranges import ranges_between, within_limit
 from eoslog.spark.source.read_options import ReadOptions
-from eoslog.spark.source.read_schema import column_names
+from eoslog.spark.source.read_schema import column_names, required_names
+from eoslog.store.store import engine_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +55,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises ValueError for a wrong option or column."""
         self._options = ReadOptions.of_stream(options)
         self._names = column_names(schema)
-        self._initial: NestedOffsets | None = None  # As Spark was told.
+        self._required = required_names(schema)
+        self._initial: NestedOffsets | None = None  # As Spark got it.
+        self._initial_ids: TopicIds = {}
         self._target: Offsets | None = None  # The ends of a run with Trigger.AvailableNow.
+        self._target_ids: TopicIds = {}
+        self._ahead: set[TopicPartition] = set()  # Whose logs end before what was read: warned of.
         self._latest: Offsets | None = None
         # The first micro-batch does not wait for minOffsetsPerTrigger.
         self._last_batch_ms = -(10**18)
@@ -68,7 +74,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self._options
         with lent_store(options.store) as store:
-            partitions = [store.partition(*where) for where in options.choice.partitions(store)]
+            self._initial_ids = _topic_ids(store)
+            chosen = options.choice.partitions(store)
+            if self._target is not None:  # What came since then is new, for another run.
+                chosen = [where for where in chosen if where in self._target]
+            partitions = [engine_of(store).partition(*where) for where in chosen]
             self._initial = as_nested(
                 starting_offsets(
                     options.starting,
@@ -93,9 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Stop reading at what is there now."""
         options = self._options
         with lent_store(options.store) as store:
+            self._target_ids = _topic_ids(store)
             # Which topics were read before and are gone, the first micro-batch will tell.
             there = options.choice.partitions(store, None)
-            partitions = [store.partition(*where) for where in there]
+            partitions = [engine_of(store).partition(*where) for where in there]
             self._target = latest_offsets(store, partitions, options)
 
     def latestOffset(self, start: NestedOffsets, limit: ReadLimit) -> NestedOffsets:  # noqa: N802
@@ -105,17 +116,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises OffsetOutOfRangeError for records that were to be read and are gone, and as
         `initialOffset` does.
         """
-        starts, _, topic_ids = _parted(start)
+        starts, _, start_ids = _parted(start)
+        first = start == self._initial
+        if first:
+            start_ids = self._initial_ids
         with lent_store(self._options.store) as store:
-            starts = self._of_same_topics(store, starts, topic_ids)
+            # Before the ends: what one is of, if its topic is made again, shows then.
+            known_ids = _topic_ids(store)
+            starts = self._of_same_topics(store, starts, start_ids)
             ends = self._ends(store, starts)
             self._report_gone(store, starts, ends)
-            begins = {where: self._begin(store, where, starts.get(where), None) for where in ends}
-            topic_ids = {where.topic: store.partition(*where).topic_id for where in ends}
+            begins = {
+                where: self._begin(store, where, starts.get(where), None, start_ids)
+                for where in ends
+            }
+            topic_ids = {
+                where.topic: known_ids.get(where.topic) or store.partition(*where).topic_id
+                for where in ends
+            }
         ends = {where: max(end, begins[where]) for where, end in ends.items()}
         self._latest = ends
         ends = self._limited(begins, ends, limit)
-        first = start == self._initial
         if not first:
             self._initial = None  # The same offsets may come again, and are no start then.
         pins = first and not self._options.starting.is_fixed
@@ -131,15 +152,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The newest offsets of what is read now."""
         options = self._options
         if self._target is not None:
-            return self._still_there(store, self._target)
+            kept = self._still_there(store, self._target)
+            # What is in a topic that was made again since then, is for another run.
+            same = self._of_same_topics(store, kept, self._target_ids)
+            return {where: same.get(where, 0) for where in kept}
         there = options.choice.partitions(store, starts)
-        partitions = [store.partition(*where) for where in there]
+        partitions = [engine_of(store).partition(*where) for where in there]
         ends = {
             partition.topic_partition: partition.readable_end(options.isolation_level)
             for partition in partitions
         }
         if ends == starts:
-            return ends  # No need to let transactions stand still for a snapshot.
+            return ends  # No need for a snapshot.
         return latest_offsets(store, partitions, options)
 
     def _of_same_topics(self, store: Store, offsets: Offsets, topic_ids: TopicIds) -> Offsets:
@@ -150,8 +174,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = store.topics()
         remade = {
             name
-            for name, topic_id in topic_ids.items()
-            if name in topics and topics[name].topic_id != topic_id
+            for name in {where.topic for where in offsets} & topics.keys() & topic_ids.keys()
+            if topics[name].topic_id != topic_ids[name]
         }
         if remade:
             report_data_loss(
@@ -170,12 +194,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _begin(
-        self, store: Store, where: TopicPartition, start: int | None, planned_end: int | None
+        self,
+        store: Store,
+        where: TopicPartition,
+        start: int | None,
+        planned_end: int | None,
+        start_ids: TopicIds,
     ) -> int:
         """Return where a partition is read from: at `start`, a new one from its beginning.
 
         Raises OffsetOutOfRangeError, or warns, if the log has less than Spark has in its
-        checkpoint.
+        checkpoint. The log of the same topic is not read again then: the store is an older copy.
         """
         fail = self._options.fail_on_data_loss
         partition = store.partition(*where)
@@ -189,11 +218,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fail, f"{where} is to be read from {start} on, and its log begins at {earliest}"
             )
         elif start > end:
-            report_data_loss(
-                fail,
-                f"{where} was read up to {start}, and its log ended at {end}: was the topic "
-                "deleted and made again, or the store restored?",
-            )
+            if where not in self._ahead:
+                report_data_loss(
+                    fail,
+                    f"{where} was read up to {start}, and its log ended at {end}: was the topic "
+                    "deleted and made again, or the store restored?",
+                )
+                self._ahead.add(where)
+            return start if where.topic in start_ids else earliest
         else:
             return start
         return earliest
@@ -220,6 +252,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises OffsetOutOfRangeError for records that are gone.
         """
+        if start == end:
+            return []  # It may be the end of the first micro-batch, and say where that began.
         starts, _, start_ids = _parted(start)
         planned_ends, began, topic_ids = _parted(end)
         options = self._options
@@ -237,10 +271,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if start_ids.get(where.topic) in (None, topic_ids.get(where.topic))
                 }
             begins = {
-                where: self._begin(store, where, starts.get(where), end)
+                where: self._begin(store, where, starts.get(where), end, start_ids)
                 for where, end in ends.items()
             }
-            return split_ranges(store, options.split, ranges_between(begins, ends))
+            return split_ranges(
+                store, options.split, ranges_between(begins, ends), topic_ids or _topic_ids(store)
+            )
 
     @staticmethod
     def _still_there(store: Store, ends: Offsets) -> Offsets:
@@ -253,7 +289,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the records of one range, in the task."""
-        return read_range(self._options, self._names, partition)
+        return read_range(self._options, self._names, self._required, partition)
+
+
+def _topic_ids(store: Store) -> TopicIds:
+    return {name: topic.topic_id for name, topic in store.topics().items()}
 
 
 def _parted(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 
 
 @pytest.hookimpl(wrapper=True)
@@ -11,7 +11,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function):
     if pyfuncitem.get_closest_marker("forked") is None:
         return (yield)
     work = pyfuncitem.obj
-    pyfuncitem.obj = lambda **named: in_a_child(lambda: work(**named))
+    pyfuncitem.obj = lambda **named: in_child(lambda: work(**named))
     try:
         return (yield)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import eoslog
+from eoslog.store.store import engine_of
 
 TOPIC = "orders"
 PARTITIONS = 2
@@ -35,7 +36,7 @@ def make_store(path: Path) -> None:
 
 def read_values(store: eoslog.Store, partition: int) -> list[bytes]:
     """All values of a partition, from its log start on."""
-    log = store.partition(TOPIC, partition)
+    log = engine_of(store).partition(TOPIC, partition)
     offset, values = log.log_start_offset, []
     while offset < log.log_end_offset:
         records, next_offset = log.fetch_records(offset, 1000, 1 << 20)
@@ -52,7 +53,7 @@ def check_whole(store: eoslog.Store, count: int = RECORDS) -> None:
         expected = [value_of(partition, offset) for offset in range(count)]
         assert read_values(store, partition) == expected
         assert producer.next_sequence(TOPIC, partition) == count
-        log = store.partition(TOPIC, partition)
+        log = engine_of(store).partition(TOPIC, partition)
         for offset in (0, count // 2, count - 1):
             records, _ = log.fetch_records(offset, 1, 1)
             assert records[0].value == value_of(partition, offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,11 @@ from bad_input.small_store import (
     read_values,
     value_of,
 )
+from store_copies import copy_store
 
 import eoslog
-from eoslog.errors import (
-    CorruptRecordError,
-    EoslogError,
-    NotAStoreError,
-    StoreVersionError,
-)
+from eoslog.errors import CorruptRecordError, EoslogError, NotAStoreError, StoreVersionError
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.forked
 
@@ -78,7 +74,7 @@ def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("stores")
     make_store(root / "clean")
     store = eoslog.open(root / "clean")
-    shutil.copytree(root / "clean", root / "unclean")
+    copy_store(root / "clean", root / "unclean")
     store.close()
     return root
 
@@ -86,7 +82,7 @@ def template(tmp_path_factory):
 @pytest.fixture
 def store_path(template, tmp_path):
     def copied(state: str) -> Path:
-        return shutil.copytree(template / state, tmp_path / "store")
+        return copy_store(template / state, tmp_path / "store")
 
     return copied
 
@@ -194,7 +190,7 @@ def test_a_broken_log_gives_what_is_whole_or_names_the_place(store_path, which, 
 def read_what_is_there(store: eoslog.Store) -> None:
     """Each record that is handed out is the one that was written there."""
     try:
-        log = store.partition(TOPIC, 0)
+        log = engine_of(store).partition(TOPIC, 0)
     except CorruptRecordError as error:
         assert f"{TOPIC}-0" in str(error)
         return

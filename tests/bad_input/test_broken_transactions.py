@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bad_input.test_broken_files import LOG_WAYS, WAYS, break_file, chosen
+from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition
@@ -83,13 +84,13 @@ def template(tmp_path_factory):
     """Copies of one store: closed cleanly, and as a kill leaves it, with a transaction open."""
     root = tmp_path_factory.mktemp("stores")
     make_store(root / "clean")
-    shutil.copytree(root / "clean", root / "live")
+    copy_store(root / "clean", root / "live")
     with eoslog.open(root / "live", config=STORE_CONFIG) as store:
         producer = store.producer(transactional_id=WRITER)
         producer.init_transactions()
         producer.begin_transaction()
         write(producer, TRANSACTIONS)
-        shutil.copytree(root / "live", root / "unclean")
+        copy_store(root / "live", root / "unclean")
     shutil.rmtree(root / "live")
     return root
 
@@ -97,7 +98,7 @@ def template(tmp_path_factory):
 @pytest.fixture
 def store_path(template, tmp_path):
     def copied(state: str) -> Path:
-        return shutil.copytree(template / state, tmp_path / "store")
+        return copy_store(template / state, tmp_path / "store")
 
     return copied
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from bad_input.small_store import PRODUCER, TOPIC, check_whole, make_store, read_values
 from cli_calls import call as run_command
-from forked import as_nobody
+from harness.fork import as_nobody
 
 import eoslog
 from eoslog import TopicPartition
@@ -26,7 +26,9 @@ from eoslog.errors import (
     StoreReadOnlyError,
     TopicAlreadyExistsError,
 )
-from eoslog.store.store import parts_of
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
+from eoslog.store.retention import apply_retention
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.forked
 
@@ -99,17 +101,62 @@ def test_a_full_disk(small_disk):
         assert store.verify() == []
 
 
+def test_retention_makes_room_on_a_full_disk_again_and_again(small_disk):
+    """Without a free byte; the log start is written down before a segment goes."""
+    store = open_small(small_disk)
+    partition, files = engine_of(store).partition(TOPIC, 0), parts_of(store).files
+    config = {"retention.bytes": 1 << 19, "retention.ms": -1}
+    producer = store.producer()
+    for _ in range(3):
+        with contextlib.suppress(StoreFullError):
+            for _ in range(1000):
+                producer.append(TOPIC, partition=0, values=[BIG])
+                if partition.log_end_offset % 10 == 0:
+                    partition.producer_state.persist()
+        fill_up(small_disk / "filler")
+        first = partition.log.first_base_offset
+        assert apply_retention(partition, files.names, config, 1 << 60) > 0
+        assert partition.log.first_base_offset > first
+        starts = read_checkpoint(small_disk / "store" / LOG_START_OFFSET)
+        assert starts[partition.topic_partition] == partition.log.first_base_offset
+    (small_disk / "filler").unlink()
+    store.close()
+    assert not (small_disk / "store" / (LOG_START_OFFSET + ".tmp")).exists()
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_a_topic_is_deleted_on_a_full_disk(small_disk, others):
+    """That is how room is made."""
+    store = open_small(small_disk)
+    store.create_topics({f"t{number}": 1 for number in range(others)})
+    with contextlib.suppress(StoreFullError):
+        for _ in range(1000):
+            store.producer().append(TOPIC, partition=0, values=[BIG])
+    names = sorted(store.topics())
+    for name in names:
+        fill_up(small_disk / "filler")
+        store.delete_topic(name)
+        assert name not in store.topics()
+    (small_disk / "filler").unlink()
+    store.close()
+    with eoslog.open(small_disk / "store") as again:
+        assert again.topics() == {}
+    assert not list((small_disk / "store").rglob("*.tmp"))
+
+
+def fill_up(path: Path) -> None:
+    """Leave no byte of the disk free."""
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+
+
 def test_closing_and_opening_on_a_full_disk(small_disk):
     """Closing may fail by name; what was acknowledged is there when there is room again."""
     store = open_small(small_disk)
     producer = store.producer(name=PRODUCER)
     count = fill(store, producer)
-    filler = (small_disk / "filler").open("wb", buffering=0)
-    try:
-        while filler.write(bytes(4096)):
-            pass
-    except OSError:
-        filler.close()
+    fill_up(small_disk / "filler")
     try:
         store.close()
     except EoslogError as error:
@@ -245,12 +292,12 @@ def test_a_log_cut_short_under_an_open_store(tmp_path, which, share):
     broken = files[0 if which == "first" else -1]
     with broken.open("r+b") as file:
         file.truncate(int(broken.stat().st_size * share))
-    log = store.partition(TOPIC, 0)
+    log = engine_of(store).partition(TOPIC, 0)
     for offset in range(0, log.log_end_offset, 5):
         try:
             log.fetch_records(offset, 10, 1 << 20)
             log.read(offset)
-            log.scan_headers(offset)
+            log.log.scan_headers(offset)
         except CorruptRecordError as error:
             assert error.path == str(broken)
     for _ in range(40):
@@ -337,7 +384,7 @@ def test_no_sync_is_acknowledged_for_a_file_that_is_not_there_any_more(
     # With "process" nothing is synced before the close.
     assert refusals
     assert isinstance(refusals[0], StoreFailedError)
-    assert "deleted or cut short by somebody else" in str(refusals[0])
+    assert "deleted or truncated by another program" in str(refusals[0])
     with eoslog.open(tmp_path / "store") as store:
         assert len(read_values(store, 0)) < 20
     assert "had been synced" in caplog.text

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from bad_input.small_store import TOPIC, check_whole, make_store
-from forked import as_nobody
+from harness.fork import as_nobody
+from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import EoslogError
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.forked
 
@@ -55,7 +57,7 @@ def make_whole_store(path: Path, copy: Path) -> None:
             producer.send_offsets_to_transaction({TopicPartition(TOPIC, 0): 5}, GROUP)
         store.commit_staged(APP, 0, [stage(path, "in", STAGED_BEFORE)], run_id="in")
         stage(path, "undecided", b"never decided")
-        shutil.copytree(path, copy)
+        copy_store(path, copy)
 
 
 def uses(store: eoslog.Store, path: Path) -> dict[str, Callable[[], object]]:
@@ -147,7 +149,7 @@ def forbidden(path: Path) -> Iterator[None]:
 
 
 def staged_values(store: eoslog.Store) -> list[bytes]:
-    records, _ = store.partition("staged", 0).fetch_records(0, 100, 1 << 20)
+    records, _ = engine_of(store).partition("staged", 0).fetch_records(0, 100, 1 << 20)
     return [record.value for record in records]
 
 
@@ -164,7 +166,7 @@ def test_each_directory_refused(own_path, is_clean):
     told = {}
     for refused in directories(model):
         path = own_path / "store"
-        shutil.copytree(model, path)
+        copy_store(model, path)
         with forbidden(path / refused):
             told[str(refused)] = refused_by(path)
         with eoslog.open(path) as store:

@@ -23,6 +23,7 @@ from reference_model import batch_codec as codec
 from eoslog.bindings import (
     accumulator,
     client_transaction,
+    column_set,
     columns,
     partition_log,
     partitioner,
@@ -422,8 +423,13 @@ def fuzz_batches(calls: Calls) -> None:
     calls.each_argument("murmur2", partitioner.murmur2, {"key": b"k"})
     key = {"key": b"k", "partitions": 3}
     calls.each_argument("partition_for_key", partitioner.partition_for_key, key)
-    column = {"keys": [b"k"], "partitions": 3}
-    calls.each_argument("partition_column", partitioner.partition_column, column)
+    opened = {"values": [b"v"], "keys": [b"k"], "timestamps": None, "headers": None}
+    opened |= {"timestamp_ms": 1}
+    calls.each_argument("open_columns", column_set.open_columns, opened)
+    some = column_set.open_columns(**opened)
+    place = {"partition_count": 3, "first_partition": 0, "batch_bytes_max": 1000}
+    calls.each_argument("by_partition", some.by_partition, place)
+    calls.each_argument("check_sizes", some.check_sizes, {"batch_bytes_max": 1000})
     calls.each_argument("empty_row", partition_log.empty_row, {"producer_id": 1})
     calls.each_argument("row_state", partition_log.row_state, {"row": partition_log.empty_row(1)})
     noise = [bytes([byte]) * partition_log.PRODUCER_ROW_BYTES for byte in (1, 0x7F, 0x80, 0xFF)]
@@ -432,7 +438,7 @@ def fuzz_batches(calls: Calls) -> None:
 
 
 def classes() -> list[type]:
-    modules = (accumulator, columns, partition_log, partitioner, record_batch, sender)
+    modules = (accumulator, column_set, columns, partition_log, partitioner, record_batch, sender)
     modules += (client_transaction,)
     found = {
         value

@@ -15,6 +15,7 @@ from bad_input.wrong_calls import APPEND, IDENTITY, MARKER, SOUND_BATCH, Calls, 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, UnknownTopicOrPartitionError
+from eoslog.store.store import engine_of
 
 WHERE = TopicPartition(TOPIC, 0)
 SETTINGS = (
@@ -143,19 +144,19 @@ def fuzz_consumer(made: Store, calls: Calls) -> None:
 
 
 def fuzz_partition(made: Store) -> None:
-    log = made.store.partition(TOPIC, 1)
-    made.each("append_batch", log.append_batch, {"batch": SOUND_BATCH})
+    view, log = made.store.partition(TOPIC, 1), engine_of(made.store).partition(TOPIC, 1)
+    made.each("append_batch", view.append_batch, {"batch": SOUND_BATCH})
     made.each("append_columns", log.append_columns, APPEND | IDENTITY)
     made.each(
-        "read", log.read, {"offset": 0, "max_bytes": 100, "isolation_level": "read_committed"}
+        "read", view.read, {"offset": 0, "max_bytes": 100, "isolation_level": "read_committed"}
     )
     made.each("fetch_records", log.fetch_records, {"offset": 0, "max_records": 5, "max_bytes": 100})
     columns = {"offset": 0, "max_bytes": 100, "max_records": 5}
     made.each("fetch_columns", log.fetch_columns, columns)
-    made.each("scan_headers", log.scan_headers, {"offset": 0, "upper_bound": -1})
-    made.each("offset_for_timestamp", log.offset_for_timestamp, {"timestamp_ms": 0})
+    made.each("scan_headers", log.log.scan_headers, {"offset": 0, "upper_bound": -1})
+    made.each("offset_for_timestamp", view.offset_for_timestamp, {"timestamp_ms": 0})
     made.each("producer of a partition", log.producer, {"producer_id": 1})
-    made.each("aborted_transactions", log.aborted_transactions, {"first": 0, "last": 10})
+    made.each("aborted_transactions", view.aborted_transactions, {"first": 0, "last": 10})
     made.each("append_marker", log.append_marker, MARKER)
 
 
@@ -310,8 +311,8 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "partition.read": lambda: log.read(0),
         "partition.append_batch": lambda: log.append_batch(SOUND_BATCH),
         "partition.log_end_offset": lambda: log.log_end_offset,
-        "partition.flush": log.flush,
-        "partition.append_marker": lambda: log.append_marker(**MARKER),
+        "partition.size_bytes": lambda: log.size_bytes,
+        "partition.verify": log.verify,
         "partition.open_transactions": log.open_transactions,
         "partition.aborted_transactions": lambda: log.aborted_transactions(0, 1),
     }

@@ -15,6 +15,7 @@ from wrong_calls import ARGUMENTS, NAMED, Calls
 
 from eoslog.bindings import transaction_record as record
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.column_set import open_columns
 from eoslog.bindings.known_transaction import KnownTransaction
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
@@ -62,7 +63,8 @@ def entry_calls(entry: TransactionEntry, part: TransactionPart) -> dict[str, dic
         "initialize": ids | numbers,
         "add_partitions": ids | {"parts": [part]},
         "flush": ids | filled,
-        "append_columns": ids | {"part": part, "timestamps": None, "headers": None} | columns,
+        "append_columns": ids
+        | {"part": part, "columns": open_columns([b"x"], None, None, None, 1)},
         "append_offsets": ids | {"part": part} | columns,
         "prepare": ids,
         "commit": ids | filled | {"next_producer_id": -1},

@@ -7,9 +7,12 @@ import pytest
 from cli_calls import DONE, call
 from commit_journals import LARGE, with_journal
 from kafka_broker import dump_log, partition_folders
+from reference_model import batch_codec as codec
+from staged_jobs import load
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.record_batch import BatchEncoder
 
 pytestmark = pytest.mark.broker
 
@@ -35,10 +38,7 @@ def fill(path):
             producer.abort_transaction() if number == 1 else producer.commit_transaction()
         with store.producer(name="named") as producer:
             producer.send("t", b"v", partition=0)
-        with store.producer(transactional_id="bulk", staged=True) as producer:
-            producer.init_transactions()
-            with producer.transaction():
-                producer.send("t", b"v", partition=0)
+        load(store, "bulk", {("t", 0): [b"v"]})
         with store.consumer(group="members") as consumer:
             consumer.subscribe(["t"])
             consumer.poll(timeout=5)
@@ -90,6 +90,27 @@ def test_every_line_is_kafkas(tmp_path):
     ]
     assert {file.suffix for file in indexes} >= {".txnindex", ".snapshot"}
     check_lines(indexes)
+
+
+def test_members_of_consumer_groups_are_shown_as_kafka_shows_them(tmp_path):
+    """Which never were members of a classic group, which are, and as Kafka does not write them."""
+    path = tmp_path / "__consumer_offsets-0" / f"{0:020d}.log"
+    path.parent.mkdir()
+    member = bytes.fromhex("0000 00 00 0263 0268 02 0274 00 00000bb8 00")
+    tagged = ("00", "01000100", "01000c01 00000bb8 02 0270 027800 00", "01000701 00000000 01 00")
+    keys = [b"\0\5\0\1g\0\1m"] * len(tagged)
+    values = [member + bytes.fromhex(one) for one in tagged]
+    batch = BatchEncoder().encode_columns(values, keys, timestamp_ms=1_000, base_offset=0)
+    path.write_bytes(batch)
+    check_lines([path], "--print-data-log", "--offsets-decoder")
+
+
+def test_times_of_an_append_are_shown_as_kafka_shows_them(tmp_path):
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    path.parent.mkdir()
+    batch = codec.simple_batch([b"a", b"b"], attributes=codec.LOG_APPEND_TIME)
+    path.write_bytes(batch)
+    check_lines([path], "--print-data-log")
 
 
 def test_what_0_1_0_knew_of_producers_is_shown_as_kafka_shows_it(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ import pytest
 from kafka import OffsetAndMetadata as KafkaOffset
 from kafka import TopicPartition as KafkaPartition
 from kafka_broker import FIRST_GROUP, Broker, wait_until
+from staged_jobs import load
+from store_copies import copy_store
 
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
-from eoslog.groups.group_metadata import ConsumerGroupMetadata
+from eoslog.groups.metadata import ConsumerGroupMetadata
 from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.broker
@@ -41,14 +42,7 @@ def make_records(store: Any) -> None:
 
 
 def commit_staged(store: Any, application: str, offsets: dict[str, dict[Any, Any]]) -> None:
-    """By a staged producer, whose transaction is a job."""
-    producer = store.producer(transactional_id=application, staged=True)
-    producer.init_transactions()
-    with producer.transaction():
-        producer.append("orders", partition=0, values=[b"staged"])
-        for group, of_group in offsets.items():
-            producer.send_offsets_to_transaction(of_group, group)
-    producer.close()
+    load(store, application, {("orders", 0): [b"staged"]}, offsets)
 
 
 def commit_in_transaction(
@@ -201,7 +195,7 @@ def test_a_broker_waits_for_a_dead_member_no_longer_than_its_session(make_broker
             consumer.poll(timeout=0, max_records=1)
             consumer.commit({ORDERS: 1})
             copy = path.with_name("killed")
-            shutil.copytree(path, copy)
+            copy_store(path, copy)
     broker = make_broker()
     broker.load(copy)
     assert "eoslog" in broker.consumer_groups("--describe", "--group=group", "--members")

@@ -11,7 +11,7 @@ import pytest
 from cli_calls import call
 from kafka_broker import run_tool
 
-from eoslog.store.kafka_export import export_kafka
+from eoslog.exchange.kafka_export import export_kafka
 
 pytestmark = pytest.mark.broker
 

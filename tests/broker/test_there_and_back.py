@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from kafka import OffsetAndMetadata as KafkaOffset
 from kafka import TopicPartition as KafkaPartition
+from store_copies import copy_store
 from whole_store import T0, fill, plain, records_of, started
 
 import eoslog
@@ -24,12 +23,12 @@ def test_a_store_comes_back_with_all_that_it_had_and_got(make_broker, tmp_path, 
     with eoslog.open(path, create=True) as store:
         fill(store)
         if end == "killed":
-            shutil.copytree(path, exported)
+            copy_store(path, exported)
         before = {level: records_of(store, level) for level in LEVELS}
         topics = {name: (one.topic_id, one.partitions) for name, one in store.topics().items()}
         producer_id = store.describe_transaction("id").producer_id
     if end == "closed":
-        shutil.copytree(path, exported)
+        copy_store(path, exported)
     eoslog.export_kafka(exported, tmp_path / "logs")
 
     broker = make_broker(logs=tmp_path / "logs")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
 from kafka_broker import Broker, wait_until
+from staged_jobs import load
+from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition
@@ -43,10 +44,7 @@ def test_every_transaction_is_described_and_what_is_open_is_aborted(make_broker,
         # Records of the store's own in the internal topic: a name, an application, an id block.
         with store.producer(name="named") as named:
             named.append("t", partition=1, values=[b"named"])
-        staged = started(store, "staged", staged=True)
-        with staged.transaction():
-            staged.append("t", partition=1, values=[b"staged"])
-            staged.send_offsets_to_transaction({T0: 1}, "staged-group")
+        load(store, "staged", {("t", 1): [b"staged"]}, {"staged-group": {T0: 1}})
         prepared = started(store, "prepared", transaction_timeout_ms=1000)
         prepared.begin_transaction()
         prepared.send("t", b"prepared", partition=0)
@@ -56,7 +54,7 @@ def test_every_transaction_is_described_and_what_is_open_is_aborted(make_broker,
         undecided.begin_transaction()
         undecided.send("t", b"open", partition=0)
         undecided.flush()
-        shutil.copytree(path, copy)
+        copy_store(path, copy)
     broker = make_broker(
         config={"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
     )

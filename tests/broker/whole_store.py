@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from compacted_files import create_topic_of_kafka
+from staged_jobs import load
+
 from eoslog import TopicPartition
+from eoslog.store.store import engine_of
 
 T0 = TopicPartition("t", 0)
 OFFSETS_CONSUMED = {T0: 7}
@@ -19,7 +23,8 @@ def started(store: Any, transactional_id: str, **options: Any) -> Any:
 def fill(store: Any) -> None:
     """Everything that a store has: headers, times, transactions, a name, staged jobs, groups."""
     store.create_topic("t", partitions=3)
-    store.create_topic("kept", config={"cleanup.policy": "compact", "segment.bytes": 4096})
+    kept_as_keyed = {"cleanup.policy": "compact", "segment.bytes": 4096}
+    create_topic_of_kafka(store, "kept", kept_as_keyed)
     store.create_topic("unused", partitions=2)
     with store.producer() as plain:
         for number in range(100):
@@ -35,7 +40,7 @@ def fill(store: Any) -> None:
             )
     with store.producer(name="named") as named:
         named.append("kept", 0, [b"x" * 500] * 30)
-    kept = store.partition("kept", 0)
+    kept = engine_of(store).partition("kept", 0)
     assert kept.delete_segments(kept.segment_sizes()[1][0]) == 1
     producer = started(store, "id")
     for number in range(6):
@@ -48,9 +53,8 @@ def fill(store: Any) -> None:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-    with started(store, "staged", staged=True) as staged, staged.transaction():
-        staged.append("t", partition=2, values=[b"staged-%d" % number for number in range(1000)])
-        staged.send_offsets_to_transaction({TopicPartition("t", 1): 3}, "group-of-a-job")
+    values = [b"staged-%d" % number for number in range(1000)]
+    load(store, "staged", {("t", 2): values}, {"group-of-a-job": {TopicPartition("t", 1): 3}})
     with store.consumer(group="group") as consumer:
         consumer.subscribe(["t"])
         consumer.poll(timeout=5)

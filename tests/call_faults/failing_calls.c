@@ -1,18 +1,26 @@
 /* Preloaded into a process: makes a call to the operating system fail, by its kind and number.
 
-   failing_arm(folder, kind, number, error, again) begins to count the calls of a kind that have to do with files
-   below a folder; that of this number, from 1, fails with this errno, and with `again` all that follow.
+   failing_arm(folder, pattern, kind, number, error, manner) begins to count the calls of a kind that have to do with
+   files below a folder, and whose path there matches a pattern of the shell ("": all); processes that this one forked,
+   and that armed too, count together. The manner says what becomes of that with the number, from 1. ONCE: it fails with
+   this errno. AGAIN: so do all that follow. OVERLAP: it hangs until another one of the same file has failed, two or
+   three seconds at most, and returns what it should; failing_overlapped() says how often that was, in this thread.
+   failing_begin() sets the counts to 0.
    failing_count() says how many there were, failing_hits() how many of them failed. failing_resynced() is the name
    of a log whose sync was called again after it had failed; else NULL. failing_reopened() says that the logs are
    recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
    that the modules of eoslog make themselves, of the kind CHANGE all calls that change a file or make one: a disk that
    takes nothing more. Of the kind BEGIN are those that have the disk begin with a range before its sync, of the kind
    QUEUE those by which the kernel takes a sync that it makes meanwhile.
+   failing_hold(kind, part) has the next write at a place (WRITE), or the next sync (SYNC), of a file with this in its
+   path stand still once it is done, until failing_release(); failing_held() says that it does.
+   failing_refuse_queued() has the kernel take no sync that it makes meanwhile, whatever else is armed.
    clock_move(ms) moves the wall clock, as this process sees it. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,30 +37,70 @@
 
 enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN, QUEUE };
 
-static char folder[PATH_MAX];
+enum Manner { ONCE, AGAIN, OVERLAP };
+
+/* What the processes that this one forks share with it. */
+static struct {
+    atomic_long calls, hits;
+    atomic_int hangs; /* A call waits for another one to fail, of this file. */
+    char file[PATH_MAX];
+} *shared;
+static __thread long overlapped;
+
+#define HANGS_MS_MAX 2500
+#define SEEN_MS 20 /* From a call's failure until the caller knows of it, and more. */
+
+static char folder[PATH_MAX], pattern[PATH_MAX];
 static size_t folder_bytes;
-static int armed_kind, fails_again, armed_error;
+static int armed_kind, armed_manner, armed_error;
 static long armed_number;
-static atomic_long calls, hits;
 static char failed_log[PATH_MAX], resynced[PATH_MAX];
 static atomic_llong clock_moved_ms;
+static char held_part[PATH_MAX];
+static int held_kind;
+static atomic_int holds; /* HOLD_NONE, ... */
+enum { HOLD_NONE, HOLD_NEXT, HOLD_HELD };
 
-void failing_arm(const char *below, int kind, long number, int error, int again) {
+void failing_hold(int kind, const char *part) {
+    held_kind = kind;
+    snprintf(held_part, sizeof held_part, "%s", part);
+    atomic_store(&holds, HOLD_NEXT);
+}
+
+static atomic_int queued_refused;
+void failing_refuse_queued(void) { atomic_store(&queued_refused, 1); }
+
+void failing_release(void) { atomic_store(&holds, HOLD_NONE); }
+int failing_held(void) { return atomic_load(&holds) == HOLD_HELD; }
+
+__attribute__((constructor)) static void share(void) {
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        abort();
+}
+
+void failing_begin(void) {
+    atomic_store(&shared->calls, 0);
+    atomic_store(&shared->hits, 0);
+    atomic_store(&shared->hangs, 0);
+}
+
+void failing_arm(const char *below, const char *files, int kind, long number, int error, int manner) {
     snprintf(folder, sizeof folder, "%s", below);
+    snprintf(pattern, sizeof pattern, "%s", files);
     folder_bytes = strlen(folder);
     armed_number = number;
     armed_error = error;
-    fails_again = again;
+    armed_manner = manner;
     failed_log[0] = resynced[0] = 0;
-    atomic_store(&calls, 0);
-    atomic_store(&hits, 0);
     armed_kind = kind;
 }
 
 void failing_reopened(void) { failed_log[0] = 0; }
 void failing_disarm(void) { armed_kind = NONE; }
-long failing_count(void) { return atomic_load(&calls); }
-long failing_hits(void) { return atomic_load(&hits); }
+long failing_count(void) { return atomic_load(&shared->calls); }
+long failing_overlapped(void) { return overlapped; }
+long failing_hits(void) { return atomic_load(&shared->hits); }
 const char *failing_resynced(void) { return resynced[0] == 0 ? NULL : resynced; }
 
 static const char *path_of(int fd, char *path) {
@@ -64,20 +112,69 @@ static const char *path_of(int fd, char *path) {
     return path;
 }
 
+/* Stand still, if this is the call that is to. */
+static void hold(const char *path) {
+    int next = HOLD_NEXT;
+    if (strstr(path, held_part) != NULL && atomic_compare_exchange_strong(&holds, &next, HOLD_HELD))
+        while (atomic_load(&holds) == HOLD_HELD)
+            usleep(100);
+}
+
+static void hold_at(int kind, int fd) {
+    char path[PATH_MAX];
+    int error = errno;
+    if (atomic_load(&holds) == HOLD_NEXT && kind == held_kind)
+        hold(path_of(fd, path));
+    errno = error;
+}
+
 /* Whether calls of the kind are counted now. */
 static int is_armed(int kind) {
     return armed_kind == kind || (armed_kind == CHANGE && kind >= TRUNCATE && kind <= MAKE_FOLDER);
 }
 
+/* Whether the path is that of one of the files. */
+static int is_chosen(const char *path) {
+    if (strncmp(path, folder, folder_bytes) != 0)
+        return 0;
+    return pattern[0] == 0 || (path[folder_bytes] == '/' && fnmatch(pattern, path + folder_bytes + 1, 0) == 0);
+}
+
+static void wait_ms(long ms) {
+    struct timespec time = {0, ms * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* Wait until another call has failed, and whoever made it knows. */
+static void hang(const char *path) {
+    int waited_ms;
+    snprintf(shared->file, sizeof shared->file, "%s", path);
+    atomic_store(&shared->hangs, 1);
+    for (waited_ms = 0; waited_ms < HANGS_MS_MAX && atomic_load(&shared->hangs); waited_ms++)
+        wait_ms(1);
+    if (atomic_exchange(&shared->hangs, 0))
+        return;
+    wait_ms(SEEN_MS);
+    overlapped++;
+}
+
+/* Whether the call of this number fails, or hangs. */
+static int is_chosen_number(long number, const char *path) {
+    if (armed_manner != OVERLAP)
+        return number == armed_number || (armed_manner == AGAIN && armed_number > 0 && number > armed_number);
+    if (number == armed_number)
+        hang(path);
+    return number > armed_number && armed_number > 0 && atomic_load(&shared->hangs) != 0 &&
+           strcmp(path, shared->file) == 0 && atomic_exchange(&shared->hangs, 0) != 0;
+}
+
 /* Whether this call is to fail; errno says why. */
 static int fails(int kind, const char *path) {
-    long number;
-    if (!is_armed(kind) || strncmp(path, folder, folder_bytes) != 0)
+    if (!is_armed(kind) || !is_chosen(path))
         return 0;
-    number = atomic_fetch_add(&calls, 1) + 1;
-    if (number != armed_number && !(fails_again && armed_number > 0 && number > armed_number))
+    if (!is_chosen_number(atomic_fetch_add(&shared->calls, 1) + 1, path))
         return 0;
-    atomic_fetch_add(&hits, 1);
+    atomic_fetch_add(&shared->hits, 1);
     errno = armed_error;
     return 1;
 }
@@ -153,8 +250,19 @@ OF_FILE(TRUNCATE, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
 OF_FILE(TRUNCATE, int, ftruncate64, (int fd, off64_t bytes), (fd, bytes))
 OF_FILE(WRITE, ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
 OF_FILE(WRITE, ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
-OF_FILE(WRITE, ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
-OF_FILE(WRITE, ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+
+#define WRITING_AT(name, offset_t) \
+    ssize_t name(int fd, const void *data, size_t bytes, offset_t at) { \
+        ssize_t written; \
+        REAL(name); \
+        written = fails_at(WRITE, fd) ? -1 : real(fd, data, bytes, at); \
+        hold_at(WRITE, fd); \
+        return written; \
+    }
+
+WRITING_AT(pwrite, off_t)
+WRITING_AT(pwrite64, off64_t)
+
 OF_FILE(WRITE, ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t at), (fd, parts, count, at))
 OF_FILE(WRITE, ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off64_t at), (fd, parts, count, at))
 
@@ -192,24 +300,36 @@ int fsync(int fd) {
 }
 
 int fdatasync(int fd) {
+    int result;
     REAL(fdatasync);
-    return sync_fails(fd) ? -1 : real(fd);
+    result = sync_fails(fd) ? -1 : real(fd);
+    hold_at(SYNC, fd);
+    return result;
 }
 
 /* A sync that the kernel makes meanwhile: what it came to is said where it is waited for. */
 long syscall(long number, ...) {
     static __thread int begun_error = -1; /* -1: no sync was begun. */
+    static __thread int begun_fd;
     long result;
     READ_SYSCALL(number, arguments, fd);
     if ((number == SYS_io_setup || fd >= 0) && fails(QUEUE, folder))
         return -1;
-    if (fd >= 0)
+    if (fd >= 0 && atomic_load(&queued_refused)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    if (fd >= 0) {
         begun_error = sync_fails(fd) ? armed_error : 0;
+        begun_fd = fd;
+    }
     result = REAL_SYSCALL(number, arguments);
     if (number == SYS_io_getevents && result == 1 && begun_error > 0)
         ((struct io_event *)arguments[3])->res = -begun_error;
-    if (number == SYS_io_getevents)
+    if (number == SYS_io_getevents) {
+        hold_at(SYNC, begun_fd);
         begun_error = -1;
+    }
     return result;
 }
 

@@ -8,30 +8,25 @@ many calls of each kind there were, how many faults were injected, and what went
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
-import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from call_faults import failing_calls, standard_work
-from crash.transaction_trace import end_of_life
+from call_faults.beside_work import check_beside, work_beside
+from harness.fork import Fork, in_child
 from staged_jobs import quick_directory
-
-import eoslog
+from store_copies import copy_store
 
 PRELOADED = "EOSLOG_FAILING_CALLS"
-SECONDS_MAX = 60
 ERRORS = {
     "open": (errno.EMFILE, errno.EACCES, errno.EROFS, errno.ENFILE, errno.ENOSPC),
     "map": (errno.ENOMEM,),
@@ -54,103 +49,96 @@ class Fault(NamedTuple):
     kind: str
     number: int
     error: int
-    again: bool
+    manner: str
 
     def __str__(self) -> str:
-        name = errno.errorcode[self.error]
-        return f"{self.kind}:{self.number}:{name}:{'again' if self.again else 'once'}"
+        return f"{self.kind}:{self.number}:{errno.errorcode[self.error]}:{self.manner}"
 
     @classmethod
     def of(cls, text: str) -> Fault:
-        kind, number, name, how = text.split(":")
-        return cls(kind, int(number), getattr(errno, name), how == "again")
-
-
-def in_a_child(work: Callable[[], Any]) -> Any:
-    """What the work answers in a forked child. Raises RuntimeError, with what went wrong there."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        said = ["died", ""]
-        try:
-            signal.alarm(SECONDS_MAX)
-            said = ["done", work()]
-        except BaseException:
-            said = ["failed", traceback.format_exc()[-6000:]]
-        finally:
-            with contextlib.suppress(BaseException):
-                os.write(write_end, json.dumps(said).encode()[:60_000])
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        text = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    if not text:
-        raise RuntimeError(f"the process ended with status {status}")
-    kind, answer = json.loads(text)
-    if kind != "done":
-        raise RuntimeError(str(answer))
-    return answer
+        kind, number, name, manner = text.split(":")
+        return cls(kind, int(number), getattr(errno, name), manner)
 
 
 class Injector:
-    """Of one kind of store; all faults begin with a copy of it."""
+    """Of one kind of work; all faults begin with a copy of one store."""
 
-    def __init__(self, root: Path, *, journal: bool) -> None:
-        self.root = root
-        self.journal = journal
+    def __init__(self, root: Path, arguments: argparse.Namespace) -> None:
         self.begun = root / "begun"
         self.path = root / "store"
-        in_a_child(lambda: standard_work.make(self.begun))
+        self.arguments = arguments
+        in_child(lambda: standard_work.make(self.begun))
 
     def count(self, kind: str) -> int:
         """How many calls of the kind the work makes."""
-        return int(self._with(Fault(kind, 0, errno.EIO, False))[0])
+        return self._with(Fault(kind, 0, errno.EIO, "once"))[0]
 
     def inject(self, fault: Fault) -> list[str]:
-        """Let it happen; the errors that calls raised. Raises RuntimeError for a broken promise."""
-        _, hits, _, errors = self._with(fault)
+        """Let it happen; the errors that calls raised. AssertionError is a broken promise."""
+        _, hits, errors = self._with(fault)
         return errors if hits else ["nothing failed"]
 
-    def _with(self, fault: Fault) -> tuple[int, int, str | None, list[str]]:
+    def _with(self, fault: Fault) -> tuple[int, int, list[str]]:
         shutil.rmtree(self.path, ignore_errors=True)
-        shutil.copytree(self.begun, self.path)
+        copy_store(self.begun, self.path)
+        failing_calls.begin()
+        if not self.arguments.beside:
+            work, count, hits = in_child(lambda: self._work(fault))
+            in_child(lambda: self._check(fault, work, None))
+            return count, hits, work.errors
+        # In the process beside nothing fails, unless it takes two processes for the fault.
+        joins = partial(self._join, fault) if fault.manner == "overlap" else None
+        with Fork(lambda fork: work_beside(fork, self.path, joins)) as beside:
+            beside.hear()
+            work, count, hits = in_child(lambda: self._work(fault))
+            beside.tell()
+            writes = beside.end()
+        in_child(lambda: self._check(fault, work, writes))
+        return count, hits, work.errors + writes.errors
 
-        def both() -> tuple[int, int, str | None, list[str]]:
-            work = standard_work.Work(self.path, journal=self.journal)
-            below = self.path / "state" / "journal" if self.journal else self.path
-            failing_calls.arm(below, fault.kind, fault.number, fault.error, again=fault.again)
-            try:
-                work.run()
-            finally:
-                count, hits, resynced = failing_calls.disarm()
-            assert resynced is None, f"{resynced} was synced again after its sync had failed"
-            store = work.store
-            if isinstance(store, eoslog.Store) and not store.closed:
-                end_of_life(store)
-            try:
-                stays_full = fault.again and fault.error == errno.ENOSPC
-                standard_work.check(work, stays_full=stays_full)
-            except AssertionError as error:
-                raise AssertionError(f"{error}; calls raised {work.errors}") from error
-            return count, hits, resynced, work.errors
+    def _join(self, fault: Fault) -> None:
+        file = self.arguments.file or ("state/journal*" if self.arguments.journal else "")
+        failing_calls.join(self.path, *fault, file)
 
-        count, hits, resynced, errors = in_a_child(both)
-        return count, hits, resynced, errors
+    def _work(self, fault: Fault) -> tuple[standard_work.Work, int, int]:
+        arguments = self.arguments
+        size = standard_work.LARGE_JOURNAL if arguments.dies else standard_work.SMALL_JOURNAL
+        work = standard_work.Work(
+            self.path, journal_bytes=size if arguments.journal else 0, dies=arguments.dies
+        )
+        self._join(fault)
+        try:
+            work.run()
+        finally:
+            count, hits, resynced = failing_calls.disarm()
+        assert resynced is None, f"{resynced} was synced again after its sync had failed"
+        return work, count, hits
+
+    def _check(
+        self, fault: Fault, work: standard_work.Work, beside: standard_work.Work | None
+    ) -> None:
+        try:
+            stays_full = fault.manner == "again" and fault.error == errno.ENOSPC
+            standard_work.check(work, start_is_old=stays_full)
+            if beside is not None:
+                check_beside(self.path, beside, retained=bool(work.gone))
+        except AssertionError as error:
+            errors = work.errors + (beside.errors if beside else [])
+            raise AssertionError(f"{error}; calls raised {errors}") from error
 
 
 def chosen(injector: Injector, part: float, kinds: list[str]) -> tuple[list[Fault], dict[str, int]]:
     """So much of all faults there are; of each kind, errno and manner some."""
     counts = {kind: injector.count(kind) for kind in kinds}
+    manners = ["overlap"] if injector.arguments.overlap else ["once", "again"]
     faults = [
-        Fault(kind, number, error, again)
+        Fault(kind, number, error, manner)
         for kind, count in counts.items()
         for error in ERRORS[kind]
-        for again in ((True,) if kind in FOR_GOOD else (False, True))
+        for manner in (["again"] if kind in FOR_GOOD else manners)
         for number in range(1, count + 1)
     ]
-    wanted = max(1, round(len(faults) * part))
+    wanted = min(len(faults), max(1, round(len(faults) * part)))
     return [faults[at * len(faults) // wanted] for at in range(wanted)], counts
 
 
@@ -160,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     raised: Counter[str] = Counter()
     injected: Counter[str] = Counter()
     with quick_directory(Path(tempfile.gettempdir())) as root:
-        injector = Injector(root, journal=arguments.journal)
+        injector = Injector(root, arguments)
         if arguments.fault:
             faults, counts = [Fault.of(one) for one in arguments.fault], {}
         else:
@@ -169,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
             injected[fault.kind] += 1
             try:
                 errors = injector.inject(fault)
-            except RuntimeError as error:
+            except AssertionError as error:
                 failures += 1
                 print(f"{fault}:\n{error}\n", flush=True)
                 continue
@@ -187,8 +175,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="call_faults.inject", description=__doc__)
     parser.add_argument("--part", type=float, default=1.0, help="of all faults, from 0 to 1")
     parser.add_argument("--kind", action="append", choices=list(ERRORS))
-    parser.add_argument("--fault", action="append", help="one: kind:number:errno:once or again")
-    parser.add_argument("--journal", action="store_true", help="calls of the commit journal alone")
+    parser.add_argument("--fault", action="append", help="one: kind:number:errno:manner")
+    parser.add_argument("--file", default="", help="of these files alone: a pattern of the shell")
+    parser.add_argument("--journal", action="store_true", help="with a journal; its files alone")
+    parser.add_argument("--dies", action="store_true", help="the process dies after the fault")
+    parser.add_argument("--beside", action="store_true", help="another process works there too")
+    parser.add_argument(
+        "--overlap", action="store_true", help="a call hangs until another one has failed"
+    )
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     if PRELOADED not in os.environ:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from call_faults import failing_calls
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import EoslogError
-from eoslog.staging import staged_job
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging import job as staged_job
+from eoslog.staging.writer import StagedWriter
 from eoslog.store.store import parts_of
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
@@ -29,10 +29,17 @@ PARTITIONS = 2
 PLACES = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
 EXTRA_PLACE = TopicPartition(EXTRA, 0)
 HELD_PLACE = TopicPartition("held", 0)
+# Of another process that works there meanwhile: its values begin so, and it has a topic of its own.
+BESIDE = b"beside:"
+BESIDE_PLACE = TopicPartition("beside", 0)
 NAME, ID, MOVING_ID, HELD_ID = "writer", "pays", "moves", "holds"
 APP, GROUP, PLAIN_GROUP = "job", "readers", "plain"
 LATE_MS = 1 << 52
 JOURNAL_S = 0.3
+# Calls after which what they wrote is on the disk.
+DURABLE = ("flush", "commit", "commit offsets", "commit a job", "prepare", "flush the store")
+# A small journal is retired all the time, a large one has all that was appended.
+SMALL_JOURNAL, LARGE_JOURNAL = 1, 1 << 21
 # Whether the records are gathered, and how it ends.
 TRANSACTIONS = (
     (False, "commit"),
@@ -49,24 +56,39 @@ Values = dict[TopicPartition, list[bytes]]
 
 def make(path: Path) -> None:
     """The store that the work begins with."""
-    config = {"segment.bytes": 2000, "retention.bytes": 6000}
+    config = {"segment.bytes": 2000, "retention.bytes": 2500}
     with eoslog.open(path, create=True, config=SETTINGS) as store:
         store.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         store.create_topic(SOURCE, partitions=2)
         store.create_topic(STRICT, config={"message.timestamp.after.max.ms": 1000})
         store.create_topic(HELD_PLACE.topic)
+        store.create_topic(BESIDE_PLACE.topic)
         store.producer(name=NAME).append(TOPIC, partition=0, values=[b"first"])
+
+
+class Dies(BaseException):
+    """The process is to end here."""
 
 
 class Work:
     """Does it all, and remembers what became of each call."""
 
-    def __init__(self, path: Path, *, journal: bool = False) -> None:
-        """`journal`: from the first open on, if a failing call does not keep it from being made."""
+    def __init__(
+        self, path: Path, *, journal_bytes: int = 0, dies: bool = False, mark: bytes = b""
+    ) -> None:
+        """`journal_bytes`: it has one from the first open on, if a failing call does not keep it
+        from being made. `dies`: it ends with the first call of the store in which a call of the
+        system failed. `mark`: its values begin so.
+        """
         self.path = path
-        self.settings = SETTINGS | ({"eoslog.journal.bytes": 1} if journal else {})
-        self.there: Values = {place: [] for place in PLACES}
-        self.there[PLACES[0]].append(b"first")
+        self.mark = mark
+        self.dies = dies
+        self.settings = SETTINGS | (
+            {"eoslog.journal.bytes": journal_bytes} if journal_bytes else {}
+        )
+        self.there: Values = {place: [] for place in (*PLACES, BESIDE_PLACE)}
+        if not mark:
+            self.there[PLACES[0]].append(b"first")
         self.maybe: list[Values] = []  # All of one or nothing.
         self.never: set[bytes] = set()
         self.gone: set[bytes] = set()
@@ -77,23 +99,38 @@ class Work:
         self.held: list[bytes] = []
         self.owed: dict[str, list[bytes]] = {}
         self.errors: list[str] = []
+        self.broken: list[str] = []
         self.number = 0
         self.store: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to check it."""
+        return self.__dict__ | {"store": None}
+
     def attempt(self, what: str, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """Whether the call returned, and with what: or the outcome of its error."""
+        """Whether the call returned, and with what: or the outcome of its error.
+
+        Raises Dies instead of another call after the one in which this process is to die.
+        """
+        if self.dies and failing_calls.hits():
+            raise Dies
+        overlapped = failing_calls.overlapped()
         try:
-            return True, call()
+            answer = call()
         except EoslogError as error:
             self.errors.append(f"{what}: {type(error).__name__}")
             return False, error.outcome
         except MemoryError:
             self.errors.append(f"{what}: MemoryError")
             return False, "not_appended"
+        # Another sync of the same log failed meanwhile, and had the only report of it.
+        if what in DURABLE and failing_calls.overlapped() > overlapped:
+            self.broken.append(f"{what}: acknowledged beside a failed sync")
+        return True, answer
 
     def values(self, count: int = 2) -> list[bytes]:
         self.number += 1
-        return [b"%d:%d:" % (self.number, index) + b"v" * 150 for index in range(count)]
+        return [self.mark + b"%d:%d:" % (self.number, index) + b"v" * 150 for index in range(count)]
 
     def wrote(self, done: bool, outcome: Any, values: Values) -> None:
         if done:
@@ -103,26 +140,37 @@ class Work:
         elif outcome == "not_appended":
             self.never.update(value for ones in values.values() for value in ones)
         else:
-            self.maybe.append({place: ones for place, ones in values.items() if place in PLACES})
+            self.maybe.append(
+                {place: ones for place, ones in values.items() if place in self.there}
+            )
 
     # The calls.
 
     def run(self) -> None:
-        for _ in range(2):
-            failing_calls.reopened()
-            opened, self.store = self.attempt(
-                "open", lambda: eoslog.open(self.path, durability="commit", config=self.settings)
-            )
-            if opened:
-                self.use()
+        """Open the store, use it and close it, twice."""
+        try:
+            self.live()
+            self.live()
+        except Dies:
+            pass
+
+    def live(self, *, closes: bool = True) -> None:
+        failing_calls.reopened()
+        opened, self.store = self.attempt(
+            "open", lambda: eoslog.open(self.path, durability="commit", config=self.settings)
+        )
+        if opened:
+            self.use()
+            if closes:
                 self.attempt("close", self.store.close)
 
     def use(self) -> None:
-        self.plainly()
+        self.plainly(2)  # What a segment begins with is in its file, not in the journal.
         journal = parts_of(self.store).files.journal
         until_s = time.monotonic() + (JOURNAL_S if self.settings != SETTINGS else 0)
         while not journal.journal.usable and time.monotonic() < until_s:
             time.sleep(0.001)
+        self.plainly(8)
         self.transactions()
         self.prepared()
         self.job()
@@ -138,11 +186,11 @@ class Work:
         self.attempt("metrics", self.store.metrics)
         self.attempt("verify", self.store.verify)
 
-    def plainly(self) -> None:
+    def plainly(self, turns: int) -> None:
         done, producer = self.attempt("open a name", lambda: self.store.producer(name=NAME))
         if not done:
             return
-        for turn in range(8):
+        for turn in range(turns):
             place = PLACES[turn % PARTITIONS]
             values = self.values(4)
             how = self.attempt(
@@ -304,17 +352,18 @@ class Work:
         checkpointer = parts_of(self.store).checkpointer
         opened = parts_of(self.store).files.partitions.opened()
         checkpointer._unwritten.update(opened)
-        checkpointer._write_checkpoints()
+        self.attempt("write checkpoints", checkpointer._write_checkpoints)
         for partition in opened:
-            checkpointer._each(partition, checkpointer._persist)
-            checkpointer._each(partition, checkpointer._prepare_spare)
+            for each in (checkpointer._persist, checkpointer._prepare_spare):
+                self.attempt("look after a log", partial(checkpointer._each, partition, each))
         # Which records go is not the matter here: any that are not the newest may.
         self.gone.update(value for ones in self.there.values() for value in ones)
         self.gone.update(
             value for values in self.maybe for ones in values.values() for value in ones
         )
-        checkpointer._retain()
-        checkpointer._attempt(parts_of(self.store).staged.sweep, "sweeping")
+        self.attempt("retain", checkpointer._retain)
+        sweep = parts_of(self.store).staged.sweep
+        self.attempt("sweep", partial(checkpointer._attempt, sweep, "sweeping"))
 
     def topic(self) -> None:
         """A topic comes, goes in the middle of a transaction, and comes again."""
@@ -350,6 +399,15 @@ class Work:
 
 
 def visible(store: Any, place: TopicPartition) -> list[bytes]:
+    """The values in the log, but for those of the process beside."""
+    return [value for value in all_visible(store, place) if not value.startswith(BESIDE)]
+
+
+def values_beside(store: Any, place: TopicPartition) -> list[bytes]:
+    return [value for value in all_visible(store, place) if value.startswith(BESIDE)]
+
+
+def all_visible(store: Any, place: TopicPartition) -> list[bytes]:
     found: list[bytes] = []
     with store.consumer() as consumer:
         consumer.assign([place])
@@ -363,12 +421,17 @@ def visible(store: Any, place: TopicPartition) -> list[bytes]:
 UNWRITTEN_START = "the log begins at offset"
 
 
-def check(work: Work, *, stays_full: bool = False) -> None:
+def check(work: Work, *, start_is_old: bool = False) -> None:
     """Opened without faults the store holds what was acknowledged, and goes on."""
+    assert not work.broken, work.broken
+    lowest = {place: lowest_segment(work.path, place) for place in PLACES}
     with eoslog.open(work.path, durability="commit", config=SETTINGS) as store:
         check_prepared(work, store)
         seen = {place: visible(store, place) for place in PLACES}
         check_values(work, seen)
+        for place, base_offset in lowest.items():
+            start = store.partition(*place).log_start_offset
+            assert start >= base_offset, f"{place}: {start} was deleted, and is back"
         groups = store.groups()
         for group, number in ((GROUP, 0), (PLAIN_GROUP, 1)):
             found = groups.get(group, {}).get(TopicPartition(SOURCE, number))
@@ -396,9 +459,14 @@ def check(work: Work, *, stays_full: bool = False) -> None:
         seen[PLACES[1]] += [b"after"]
         assert {place: visible(store, place) for place in PLACES} == seen
         problems = store.verify()
-        if stays_full:
+        if start_is_old:
             problems = [one for one in problems if UNWRITTEN_START not in one["reason"]]
         assert problems == [], problems
+
+
+def lowest_segment(path: Path, place: TopicPartition) -> int:
+    directory = path / f"{place.topic}-{place.partition}"
+    return min((int(segment.stem) for segment in directory.glob("*.log")), default=0)
 
 
 def check_prepared(work: Work, store: Any) -> None:

@@ -13,14 +13,15 @@ import pytest
 from call_faults import failing_calls
 from call_faults.standard_work import visible
 from call_faults.test_faults import run
-from crash.transaction_trace import QUIET
+from harness.waiting import eventually
 from short_form import short_form
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.store.store import parts_of
+from eoslog.staging.writer import StagedWriter
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -108,12 +109,9 @@ class Life:
         # It has not seen the clock be set.
         run("call_faults.test_clocks", self.path, moved_ms)
         look_around(store)
-        deadline_s = time.monotonic() + 120
-        while b"lingers" not in seen(store)[-1:]:
-            assert time.monotonic() < deadline_s, "what lingers was not appended"
-            time.sleep(0.01)
+        eventually(lambda: b"lingers" in seen(store)[-1:], "what lingers was not appended")
         self.values.append(b"lingers")
-        again = store.partition(*PLACE).append_columns([b"sent again"], **numbers)
+        again = engine_of(store).partition(*PLACE).append_columns([b"sent again"], **numbers)
         assert again.duplicate, "a producer was forgotten"
         if is_late:
             self.values.remove(held)

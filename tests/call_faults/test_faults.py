@@ -42,13 +42,62 @@ def run(module: str, *arguments: object, library: Path | None = None) -> str:
 
 
 def test_some_faults_of_each_kind():
-    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.0005")
+    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.0003")
 
 
 def test_some_faults_of_the_commit_journal():
     kinds = ("open", "reserve", "write", "sync", "rename", "unlink")
     wanted = [one for each in kinds for one in ("--kind", each)]
-    assert " 0 broken promises" in run("call_faults.inject", "--journal", "--part", "0.03", *wanted)
+    assert " 0 broken promises" in run("call_faults.inject", "--journal", "--part", ".015", *wanted)
+
+
+def test_some_faults_after_which_the_process_dies():
+    wanted = ("--dies", "--journal", "--part", "0.01", "--file", "*checkpoint*", "--kind", "write")
+    assert " 0 broken promises" in run("call_faults.inject", *wanted)
+    assert " 0 broken promises" in run("call_faults.inject", "--dies", "--part", "0.0001")
+
+
+def test_some_faults_beside_another_process():
+    assert " 0 broken promises" in run("call_faults.inject", "--beside", "--part", "0.0001")
+
+
+# The first of two syncs of a log hangs until the second has failed.
+SYNCS_OF_LOGS = ("--beside", "--overlap", "--kind", "sync", "--file", "*.log")
+
+
+def test_some_syncs_that_another_one_of_the_same_log_fails_beside():
+    assert " 0 broken promises" in run("call_faults.inject", *SYNCS_OF_LOGS, "--part", "0.006")
+
+
+@pytest.mark.parametrize("with_journal", [True, False], ids=["journal", "files"])
+def test_some_files_that_can_be_made_again_are_lost(with_journal):
+    options = ["--journal"] if with_journal else []
+    assert " 0 broken promises" in run("call_faults.lost_files", "--part", "0.03", *options)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "options",
+    [("--dies",), ("--dies", "--journal"), ("--beside",), ("--beside", "--dies")],
+    ids=" ".join,
+)
+def test_many_faults_of_one_process_or_beside_another(options):
+    assert " 0 broken promises" in run("call_faults.inject", *options, "--part", "0.02")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_all_syncs_that_another_one_of_the_same_log_fails_beside():
+    assert " 0 broken promises" in run("call_faults.inject", *SYNCS_OF_LOGS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("with_journal", [True, False], ids=["journal", "files"])
+def test_each_file_that_can_be_made_again_is_lost(with_journal):
+    options = ["--journal"] if with_journal else []
+    assert " 0 broken promises" in run("call_faults.lost_files", *options)
 
 
 @pytest.mark.soak

@@ -9,15 +9,17 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from call_faults import standard_work
-from call_faults.inject import in_a_child
-from crash.transaction_trace import end_of_life
+from harness.fork import in_child
 from short_form import short_form
 from staged_jobs import quick_directory
 
 import eoslog
+from eoslog.store import files as store_files
+from eoslog.store.store import abandon
 
 pytestmark = pytest.mark.crash
 
@@ -39,20 +41,21 @@ def work_within(path: Path, kind: int, limit: int) -> list[str]:
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (limit, hard))
     try:
-        work.run()
+        with mock.patch.object(store_files, "raise_open_files", lambda: None):
+            work.run()
     finally:
         resource.setrlimit(kind, (soft, hard))
     store = work.store
     if isinstance(store, eoslog.Store) and not store.closed:
-        end_of_life(store)
+        abandon(store)
     standard_work.check(work)
     return work.errors
 
 
 def run_within(kind: int, limit_of: Callable[[], int]) -> list[str]:
     with quick_directory(Path("/tmp")) as root:
-        in_a_child(lambda: standard_work.make(root / "store"))
-        errors = in_a_child(lambda: work_within(root / "store", kind, limit_of()))
+        in_child(lambda: standard_work.make(root / "store"))
+        errors = in_child(lambda: work_within(root / "store", kind, limit_of()))
     assert isinstance(errors, list)
     return errors
 

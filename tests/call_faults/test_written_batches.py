@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+from itertools import product
 
 import pytest
-from call_faults import failing_calls
-from call_faults.test_faults import TESTS
+from call_faults.failing_calls import run_code as run
+from short_form import short_form
 
 APPEND = """
 import errno, sys
@@ -74,6 +70,31 @@ with eoslog.open(path, create=True, config=LARGE) as store:
         import os
         os._exit(0)
 """
+REFUSED = """
+import errno, sys
+from pathlib import Path
+from call_faults import failing_calls
+from commit_journals import LARGE, with_journal
+import eoslog
+path, refused = Path(sys.argv[1]), sys.argv[2] == "True"
+with eoslog.open(path, create=True, config=LARGE) as store:
+    store.create_topic("t")
+    with_journal(store)
+    producer = store.producer(transactional_id="id")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.append("t", 0, [b"first"])
+    if refused:
+        failing_calls.refuse_queued()
+    syncs = []
+    for _ in range(4):
+        failing_calls.begin()
+        failing_calls.join(path / "t-0", "sync", 10**9, errno.EIO, "once", "*.log")
+        with producer.transaction():
+            producer.append("t", 0, [bytes(300_000)])
+        syncs.append(failing_calls.disarm()[0])
+    print(syncs)
+"""
 CHECK = """
 import sys
 import eoslog
@@ -91,38 +112,24 @@ import errno, sys
 from pathlib import Path
 from call_faults import failing_calls
 import eoslog
+from eoslog.store.store import engine_of
 path, durability = Path(sys.argv[1]), sys.argv[2]
 with eoslog.open(path, create=True, durability=durability) as store:
     store.create_topic("t", config={"segment.bytes": 10 << 20})
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     failing_calls.arm(path / "state" / "spare", "sync", 10**9, errno.EIO, again=False)
     assert partition.prepare_spare() == 1
     print(failing_calls.disarm()[0])
 """
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("there is no C compiler")
-    return failing_calls.build_library(tmp_path)
-
-
-def run(code: str, library: Path, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=TESTS,
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("again", [True, False])
-@pytest.mark.parametrize("number", [1, 2, 5, 14, 15, 16, 17, 18])
+@pytest.mark.parametrize(
+    ("number", "again"),
+    short_form(
+        product([1, 2, 5, 14, 15, 16, 17, 18], [True, False]),
+        *[(1, True), (1, False), (15, True), (16, False), (18, True)],
+    ),
+)
 def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, library, number, again):
     """One piece of the first batch, its end (15), its header (16), or one of a later batch; alone,
     or with all that follow.
@@ -149,6 +156,12 @@ def test_a_kernel_that_takes_no_sync_has_the_file_synced_as_before(
     commits, hits, _ = said.split()
     assert commits == "6" and int(hits) > 0
     assert run(CHECK, library, tmp_path / "store") == "[0, 1, 2, 3, 4, 5]\n"
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_the_kernel_does_not_take_is_synced_by_a_call(tmp_path, library, refused):
+    """Each commit has one sync of the log, by whichever of the two."""
+    assert run(REFUSED, library, tmp_path / "store", refused) == "[1, 1, 1, 1]\n"
 
 
 def test_a_sync_made_meanwhile_that_fails_is_not_made_again(tmp_path, library):

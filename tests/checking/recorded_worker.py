@@ -3,19 +3,14 @@
 It writes with and without transactions, reads, and runs a loop that reads, processes and writes, as
 the only owner of a partition or as a member of a group. Ids are those of its lane: another process
 with the same lane takes them over.
-
-    python recorded_worker.py STORE HISTORY LANE SEED
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import eoslog
 from eoslog import TopicPartition
@@ -144,38 +139,20 @@ def all_partitions() -> list[TopicPartition]:
     ]
 
 
-def make_topics(path: Path) -> None:
-    with eoslog.open(path, create=True, durability="process") as store:
-        for topic in (EVENTS, OUT, SHARED):
-            store.create_topic(topic, partitions=PARTITIONS)
-
-
-def finish(path: Path, history: Path) -> None:
+def finish(store: eoslog.Store, recorder: Recorder) -> None:
     """Every id is taken over, everything is read to its end, and the groups are asked."""
-    options: dict[str, Any] = {"create": False, "durability": None}
-    with eoslog.open(path, **options) as store, Recorder(history) as recorder:
-        worker = Worker(store, recorder, 0, 0, lambda: True)
-        for lane in range(LANES):
-            worker.lane = lane
-            for what in ("lane", "loop", "member"):
-                worker.transactional(what).close()
-        everyone = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
-        everyone.end_offsets(all_partitions())
-        for isolation in ("read_committed", "read_uncommitted"):
-            reader = recorder.consumer(store.consumer(isolation_level=isolation))
-            reader.assign(all_partitions())
-            while reader.poll(0):
-                pass
-            reader.poll(0)
-        for group in (LOOP, MEMBERS):
-            worker.group(group).committed(all_partitions()[:PARTITIONS])
-
-
-def main() -> None:
-    path, history, lane, seed = sys.argv[1:]
-    with eoslog.open(path, durability=None) as store, Recorder(history) as recorder:
-        Worker(store, recorder, int(lane), int(seed), lambda: False).run()
-
-
-if __name__ == "__main__":
-    main()
+    worker = Worker(store, recorder, 0, 0, lambda: True)
+    for lane in range(LANES):
+        worker.lane = lane
+        for what in ("lane", "loop", "member"):
+            worker.transactional(what).close()
+    everyone = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
+    everyone.end_offsets(all_partitions())
+    for isolation in ("read_committed", "read_uncommitted"):
+        reader = recorder.consumer(store.consumer(isolation_level=isolation))
+        reader.assign(all_partitions())
+        while reader.poll(0):
+            pass
+        reader.poll(0)
+    for group in (LOOP, MEMBERS):
+        worker.group(group).committed(all_partitions()[:PARTITIONS])

@@ -23,11 +23,7 @@ FILES = (
     "/eoslog/producer/producer.py",
     "/eoslog/producer/transaction_manager.py",
     "/eoslog/producer/transaction_states.py",
-    "/eoslog/transactions/transaction_coordinator.py",
-    "/eoslog/producer/staged_producer.py",
-    "/eoslog/producer/staged_transactions.py",
-    "/eoslog/staging/staged_commit.py",
-    "/eoslog/staging/pending_jobs.py",
+    "/eoslog/transactions/coordinator.py",
 )
 COMMIT, ABORT, CLOSE = "commit_transaction", "abort_transaction", "close"
 
@@ -83,13 +79,12 @@ def outcomes(history: Path, kind: str) -> dict[str, str]:
 
 
 @pytest.mark.every_nth(5)
-@pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(
     "calls", [(CLOSE,), (ABORT, CLOSE), (COMMIT, CLOSE), (COMMIT, ABORT, CLOSE)]
 )
 def test_what_follows_an_interrupted_commit_is_no_false_alarm(
-    staged: bool, again: bool, calls: tuple[str, ...], tmp_path: Path
+    again: bool, calls: tuple[str, ...], tmp_path: Path
 ) -> None:
     history, line, was_cut = tmp_path / "h.jsonl", 0, True
     with (
@@ -99,7 +94,7 @@ def test_what_follows_an_interrupted_commit_is_no_false_alarm(
         store.create_topic("t")
         while was_cut:
             line += 1
-            producer: Any = store.producer(transactional_id="x", staged=staged)
+            producer: Any = store.producer(transactional_id="x")
             was_cut = is_cut(recorder.producer(producer, client=f"{line}"), line, again, calls)
         committed = read_all(recorder.consumer(store.consumer(isolation_level="read_committed")))
     report = check([history])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.checking import Recorder, check
+from eoslog.checking import HistoryError, Recorder, check, recorded_producer
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
@@ -24,6 +26,7 @@ from eoslog.errors import (
     RecordTooLargeError,
     TransactionAbortableError,
 )
+from eoslog.store.store import engine_of
 
 WHERE = TopicPartition("t", 0)
 
@@ -117,12 +120,78 @@ def test_a_recorder_is_of_one_process_and_ends(history: Path) -> None:
         with pytest.raises(ForkedProcessError):
             recorder.start("a", "init", transactional_id="x")
 
-    in_a_child(use)
+    in_child(use)
     recorder.close()
     recorder.close()
     with pytest.raises(LogClosedError):
         recorder.start("a", "init", transactional_id="x")
     assert history.stat().st_size == 0
+
+
+def test_a_fork_beside_a_thread_that_writes_does_not_hang(history: Path) -> None:
+    writes, ends = threading.Event(), threading.Event()
+    write = os.write
+
+    def slow(*line: Any) -> int:
+        writes.set()
+        ends.wait()
+        return write(*line)
+
+    def use() -> None:
+        with pytest.raises(ForkedProcessError), recorder:
+            recorder.start("a", "init", transactional_id="x")
+        with pytest.raises(ForkedProcessError):
+            recorder.consumer(None)  # type: ignore[arg-type]
+
+    recorder = Recorder(history)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "write", slow)
+        writer = threading.Thread(
+            target=lambda: recorder.start("b", "init", transactional_id="y").ok()
+        )
+        writer.start()
+        writes.wait()
+    try:
+        in_child(use, seconds=20)
+    finally:
+        ends.set()
+        writer.join()
+    recorder.close()
+    assert [one["outcome"] for one in lines_of(history)] == ["unknown", "ok"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no room"), KeyboardInterrupt()])
+def test_a_line_that_could_not_be_written_leaves_nothing(
+    recorder: Recorder, history: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    call = recorder.start("a", "init", transactional_id="x")
+    write, before = os.write, history.read_bytes()
+
+    def refuse(file: int, data: bytes) -> int:
+        if history.read_bytes() != before:
+            raise error
+        return write(file, data[:10])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        with pytest.raises(type(error)):
+            call.ok()
+    assert history.read_bytes() == before
+    recorder.start("a", "init", transactional_id="x").ok()
+    assert [one["outcome"] for one in last_lines(history)] == ["unknown", "ok"]
+
+
+def test_what_is_gathered_is_flushed_once_it_is_much(
+    store: eoslog.Store, recorder: Recorder, history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_producer, "GATHERED_MAX", 10)
+    producer = recorder.producer(store.producer(config={"linger.ms": 3_600_000}), client="p")
+    for number in range(25):
+        producer.send("t", b"%d" % number, partition=0)
+    assert [one["outcome"] for one in last_lines(history)] == ["ok"] * 20 + ["unknown"] * 5
+    assert store.partition("t", 0).log_end_offset == 20
+    producer.close()
+    assert {one["outcome"] for one in last_lines(history)} == {"ok"}
 
 
 def test_values_are_texts_or_digests(recorder: Recorder) -> None:
@@ -147,6 +216,47 @@ def test_a_plain_send_is_acknowledged_by_the_flush(
     found = [(one["outcome"], one.get("offset"), one["partition"]) for one in last_lines(history)]
     assert found == [("ok", None, 0), ("ok", 0, 1), ("ok", None, None)]
     assert lines_of(history)[-1]["producer_id"] >= 0
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_what_a_flush_could_not_append_no_later_call_acknowledges(
+    store: eoslog.Store, recorder: Recorder, history: Path, end: str
+) -> None:
+    store.create_topic("gone")
+    producer = recorder.producer(store.producer(config={"linger.ms": 3_600_000}), client="p")
+    producer.send("gone", b"lost", partition=0)
+    producer.send("t", b"kept", partition=0)
+    store.delete_topic("gone")
+    with pytest.raises(EoslogError):
+        getattr(producer, end)()
+    with suppress(EoslogError):
+        getattr(producer, end)()
+    assert [one["outcome"] for one in last_lines(history)] == ["unknown", "unknown"]
+
+
+def test_records_of_a_poll_that_could_not_be_named_are_not_missed(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    producer = recorder.producer(store.producer())
+    producer.append("t", 0, [b"one"])
+    producer.producer.append("t", 0, values=[None], keys=[b"not recorded, and without a value"])
+    consumer = recorder.consumer(store.consumer())
+    consumer.assign([WHERE])
+    with pytest.raises(ValueError, match="value"):
+        consumer.poll(0)
+    producer.append("t", 0, [b"two"])
+    assert [record.value for record in consumer.poll(0)] == [b"two"]
+    assert check([history]).anomalies == []
+
+
+def test_two_processes_by_the_name_of_one_client_are_noticed(
+    store: eoslog.Store, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        with Recorder(tmp_path / f"{number}.jsonl") as recorder:
+            recorder.producer(store.producer(), client="p").append("t", 0, [b"%d" % number])
+    with pytest.raises(HistoryError, match="by the name of one client"):
+        check([tmp_path / "1.jsonl", tmp_path / "2.jsonl"])
 
 
 def test_a_loop_is_recorded_with_its_inputs(
@@ -290,7 +400,7 @@ def test_a_reset_by_retention_is_a_seek(tmp_path: Path, recorder: Recorder, hist
         for number in range(100):
             producer.append("t", 0, [b"%d" % number + b"x" * 500])
             everything.poll(0)
-        store.partition("t", 0).delete_segments(60)
+        engine_of(store).partition("t", 0).delete_segments(60)
         assert everything.consumer.beginning_offsets([WHERE])[WHERE] > 0
         while behind.poll(0):
             pass
@@ -325,7 +435,7 @@ def test_an_end_that_readers_are_held_at_is_no_end(
     store: eoslog.Store, recorder: Recorder, history: Path
 ) -> None:
     """While a staged job is added, others append behind the end that readers are told."""
-    held = store.partition("t", 0)
+    held = engine_of(store).partition("t", 0)
     both = [WHERE, TopicPartition("t", 1)]
     consumer = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
     with recorder.producer(store.producer()) as producer:

@@ -15,9 +15,11 @@ from conformance.engines import (
     marked,
     opened,
 )
+from store_copies import copy_store
 
 import eoslog
 from eoslog.errors import EoslogError
+from eoslog.store.store import engine_of
 
 TOPIC = "orders"
 # What only the store's own maintenance does, at times of its own: the bindings tell these.
@@ -56,7 +58,7 @@ class StoreEngine(Engine):
 
     def _open(self) -> None:
         self._store = eoslog.open(self._path, config=self._config)
-        self.log = self._store.partition(TOPIC, 0)
+        self.log = engine_of(self._store).partition(TOPIC, 0)
 
     @property
     def restored_from(self) -> str:
@@ -78,7 +80,7 @@ class StoreEngine(Engine):
         else:
             self._kills += 1
             copied = self._path.with_name(f"killed-{self._kills}")
-            shutil.copytree(self._path, copied)
+            copy_store(self._path, copied)
             self._store.close()
             self._path = copied
             self._write_checkpoint("recovery", recovery_point)

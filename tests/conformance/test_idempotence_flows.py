@@ -5,7 +5,6 @@ A to F are batches of one producer: A is sequences 0-2, B 3-5 and so on, three r
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
@@ -14,9 +13,11 @@ from partition_files import all_records
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel
 from reference_model.producer_model import ModelError
+from store_copies import copy_store
 
 import eoslog
 from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError
+from eoslog.store.store import engine_of
 
 PRODUCER_ID = 77
 RECORDS_PER_BATCH = 3
@@ -87,7 +88,7 @@ class StoreSender(Sender):
         self.path = path
         self.store = eoslog.open(path, create=True)
         self.store.create_topic(TOPIC)
-        self.log = self.store.partition(TOPIC, 0)
+        self.log = engine_of(self.store).partition(TOPIC, 0)
         self.model = LogModel()
 
     def reopen(self, *, clean: bool) -> None:
@@ -95,11 +96,11 @@ class StoreSender(Sender):
             self.store.close()
         else:
             killed = self.path.with_name(self.path.name + "-killed")
-            shutil.copytree(self.path, killed)
+            copy_store(self.path, killed)
             self.store.close()
             self.path = killed
         self.store = eoslog.open(self.path)
-        self.log = self.store.partition(TOPIC, 0)
+        self.log = engine_of(self.store).partition(TOPIC, 0)
 
 
 @pytest.fixture
@@ -230,7 +231,7 @@ def test_flow_of_a_named_producer(tmp_path, restart):
         assert producer.next_sequence(TOPIC, 0) == position
         producer.append(TOPIC, partition=0, values=[b"%d" % (position + i) for i in range(3)])
     if restart == "unclean":
-        shutil.copytree(path, tmp_path / "killed")
+        copy_store(path, tmp_path / "killed")
         path = tmp_path / "killed"
     if restart:
         store.close()
@@ -241,6 +242,6 @@ def test_flow_of_a_named_producer(tmp_path, restart):
     if not restart:
         with pytest.raises(ProducerFencedError):
             producer.append(TOPIC, partition=0, values=[b"late"])
-    values = [record.value for record in all_records(store.partition(TOPIC, 0))]
+    values = [record.value for record in all_records(engine_of(store).partition(TOPIC, 0))]
     assert values == [b"%d" % number for number in range(10)]
     store.close()

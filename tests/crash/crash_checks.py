@@ -209,3 +209,6 @@ def check_after(path: Path, histories: list[Path], acknowledged: Path) -> None:
             look_and_check(store, recorder, Acknowledged.read(acknowledged)).check_all()
     said.close()
     check_history(histories)
+    for file in path.glob(f"{BULK}-*/*"):
+        assert file.stat().st_nlink == 1, f"{file} still has its name as a staged file"
+        assert file.suffix != ".cleaned", file

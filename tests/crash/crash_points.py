@@ -11,27 +11,26 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import faulthandler
 import gc
-import json
 import os
 import shutil
 import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from crash.crash_beside import Beside
+from crash.crash_beside import beside
 from crash.crash_checks import check_after, look_and_check
 from crash.crash_workload import Acknowledged, be_deterministic, opened, run
 from crash.numbered_calls import arm, count, dies_before
+from harness.fork import Fork, all_said, in_child
+from store_copies import copy_store
 
 from eoslog.checking import Recorder
 
-HANGS_AFTER_S = 120
 CALLS = ("create", "link", "rename", "reserve", "sync", "time", "truncate", "unlink", "write")
 
 
@@ -60,22 +59,6 @@ class Place:
             look_and_check(store, recorder, Acknowledged.read(self.acknowledged))
 
 
-def in_a_child(work: Callable[[], None]) -> None:
-    """Do it in a forked child; raises if it failed, or hung."""
-    child = os.fork()
-    if child == 0:
-        try:
-            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if status != 0:
-        raise AssertionError("the check failed: see the traceback above")
-
-
 def changes_of(place: Place, work: Callable[[], None]) -> list[str]:
     """What kind of change each number is, from 1 on."""
     path = place.folder / "trace"
@@ -88,7 +71,7 @@ def changes_of(place: Place, work: Callable[[], None]) -> list[str]:
         ctypes.CDLL(None).numbered_trace(-1)
         assert count() == len(path.read_text().splitlines())
 
-    in_a_child(traced)
+    in_child(traced)
     return path.read_text().splitlines()
 
 
@@ -96,12 +79,12 @@ def die_once(place: Place, number: int, mode: str, sure: int) -> None:
     """A run makes at least `sure` changes: it may end before a number above."""
     place.begin()
     if mode == "beside":
-        with Beside(place.store, place.histories, place.acknowledged) as beside:
+        with beside(place.store, place.histories, place.acknowledged) as check:
             die_or_end(place, number, sure)
-            beside.check()
+            check()
         return
     die_or_end(place, number, sure)
-    in_a_child(place.check)
+    in_child(place.check)
 
 
 def die_or_end(place: Place, number: int, sure: int) -> None:
@@ -115,22 +98,22 @@ def die_again(place: Place, number: int, sure: int) -> None:
     die_or_end(place, number, sure)
     left = place.folder.with_name(place.folder.name + "-left")
     shutil.rmtree(left, ignore_errors=True)
-    shutil.copytree(place.folder, left)
+    copy_store(place.folder, left)
     changes = sure_changes(changes_of(place, place.look))
     if changes:
         place.begin()
-        shutil.copytree(left, place.folder, dirs_exist_ok=True)
+        copy_store(left, place.folder, dirs_exist_ok=True)
         # Another place of it with each number; the same with each repetition.
         second = 1 + number * 2_654_435_761 % changes
         assert dies_before(second, place.store, place.look), f"not so far as {second} of {changes}"
-        in_a_child(place.check)
+        in_child(place.check)
     shutil.rmtree(left)
 
 
 def work_off(
-    place: Place, numbers: list[int], sure: int, options: argparse.Namespace, told: int
+    fork: Fork, place: Place, numbers: list[int], sure: int, options: argparse.Namespace
 ) -> None:
-    """One of those that run at once: die at each of the numbers, and tell of each."""
+    """One of those that run at once: die at each of the numbers, and say how it went."""
     place.begin()
     place.work()  # Everything is imported before it forks.
     check_after(place.store, place.histories, place.acknowledged)
@@ -146,8 +129,8 @@ def work_off(
             error = f"{type(raised).__name__}: {raised}"
             kept = place.folder.with_name(f"died-at-{number}")
             shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(place.folder, kept)
-        os.write(told, f"{json.dumps([number, error])}\n".encode())
+            copy_store(place.folder, kept)
+        fork.say((number, error))
     shutil.rmtree(place.folder, ignore_errors=True)
 
 
@@ -155,36 +138,21 @@ def all_at_once(
     folder: Path, numbers: list[int], sure: int, options: argparse.Namespace
 ) -> dict[int, str]:
     """Die at all numbers, by several processes; what went wrong, by number."""
-    reading, writing = os.pipe()
     children = []
     for worker in range(options.workers):
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(reading)
-                place = Place(folder / f"place-{worker}")
-                work_off(place, numbers[worker :: options.workers], sure, options, writing)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        children.append(child)
-    os.close(writing)
+        place, own = Place(folder / f"place-{worker}"), numbers[worker :: options.workers]
+        work = partial(work_off, place=place, numbers=own, sure=sure, options=options)
+        children.append(Fork(work, seconds=0))
     failed: dict[int, str] = {}
     began, done = time.monotonic(), 0
-    with os.fdopen(reading) as lines:
-        for line in lines:
-            number, error = json.loads(line)
-            done += 1
-            if error:
-                failed[number] = error
-                print(f"FAILED at {number}: {error}", flush=True)
-            if done % 500 == 0:
-                passed_s = time.monotonic() - began
-                print(f"{done} of {len(numbers)} in {passed_s:.0f} s", file=sys.stderr, flush=True)
-    for child in children:
-        _, status = os.waitpid(child, 0)
-        assert status == 0, "one of the processes failed: see its traceback"
+    for number, error in all_said(children):
+        done += 1
+        if error:
+            failed[number] = error
+            print(f"FAILED at {number}: {error}", flush=True)
+        if done % 500 == 0:
+            passed_s = time.monotonic() - began
+            print(f"{done} of {len(numbers)} in {passed_s:.0f} s", file=sys.stderr, flush=True)
     assert done == len(numbers)
     return failed
 
@@ -248,12 +216,12 @@ def numbered_changes(place: Place, mode: str) -> list[str]:
     for _ in range(2):
         place.begin()
         if mode == "beside":
-            with Beside(place.store, place.histories, place.acknowledged) as beside:
+            with beside(place.store, place.histories, place.acknowledged) as check:
                 found.append(changes_of(place, place.work))
-                beside.check()
+                check()
         else:
             found.append(changes_of(place, place.work))
-            in_a_child(place.check)
+            in_child(place.check)
     alike = [[line for line in changes if not _is_time_entry(line)] for changes in found]
     first, second = ([line.split("\t")[0] for line in changes] for changes in alike)
     for number, kinds in enumerate(zip(first, second, strict=False), start=1):

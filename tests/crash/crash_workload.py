@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,19 +16,23 @@ from typing import Any
 from zlib import crc32
 
 import staged_jobs
+from background_work import do_background_work
 from commit_journals import SMALL, journal_of
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
 from eoslog.errors import InvalidTimestampError
-from eoslog.groups import group_membership
-from eoslog.staging import attempt_files, staged_adoption, staged_job
+from eoslog.groups import membership as group_membership
+from eoslog.staging import adoption as staged_adoption
+from eoslog.staging import attempt_files
+from eoslog.staging import job as staged_job
 from eoslog.storage import log_opener
-from eoslog.storage.partition import Partition
 from eoslog.storage.process_journal import ProcessJournal
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.checkpointer import Checkpointer
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
 SETTLED = "settled"
@@ -71,14 +74,13 @@ LOADS = 1
 WHOLE_FILE_BYTES_MIN = 400
 WRITTEN_BYTES_MIN = 300
 
-# The background thread does nothing by itself: `housekeeping` is its work.
-QUIET = {
-    "eoslog.checkpoint.interval.ms": 3_600_000,
-    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
-    "log.initial.task.delay.ms": 3_600_000,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 3_600_000,
-}
 PATIENT = {"linger.ms": 3_600_000}
+
+
+def begin_journal(journal: ProcessJournal) -> None:
+    """Make a file of the given size, and leave what the journal's thread does to the program."""
+    if journal._fixed_bytes > 0:
+        journal._take(journal._first_bytes())
 
 
 def be_deterministic() -> None:
@@ -86,8 +88,8 @@ def be_deterministic() -> None:
     of partitions have an order that is not that of addresses.
     """
     Checkpointer.start = lambda self: not self._stopped  # type: ignore[method-assign]
-    Partition.__hash__ = lambda self: crc32(str(self.topic_partition).encode())  # type: ignore
-    ProcessJournal._start = lambda self: self._take(self._first_bytes())  # type: ignore
+    UnifiedLog.__hash__ = lambda self: crc32(str(self.topic_partition).encode())  # type: ignore
+    ProcessJournal.begin = begin_journal  # type: ignore[method-assign]
     for module in (staged_adoption, attempt_files):
         module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
@@ -281,7 +283,10 @@ class Life:
         producer.close()
 
     def _lag(self, consumer: Any) -> bool:
-        ends = {where: self.store.partition(*where).visible_end for where in consumer.assignment()}
+        ends = {
+            where: engine_of(self.store).partition(*where).visible_end
+            for where in consumer.assignment()
+        }
         return any(consumer.position(where) < end for where, end in ends.items())
 
     def looks(self) -> None:
@@ -321,21 +326,17 @@ class Life:
             parts_of(self.store).staged.clear_leftovers()
 
     def loads(self) -> None:
-        """The same by a staged producer."""
+        """The same by one program, which stages in its run and commits."""
         state = self.store.application(LOADER)
         done = 0 if state is None else state.version + 1
         if done >= LOADS:
             return
-        with self.store.producer(transactional_id=LOADER, staged=True) as producer:
-            producer.init_transactions()
-            for number in range(done, LOADS):
-                values = [f"load-{number}-{index}:".encode() for index in range(3)]
-                name = f"loads-{number}-{self._attempt}"
-                producer.begin_transaction()
-                producer.append(LOADED_AT.topic, LOADED_AT.partition, values)
-                with self._staged_history("loads", name, values, LOADED_AT.topic):
-                    producer.commit_transaction()
-                self._say("loads", number + 1)
+        for number in range(done, LOADS):
+            values = [f"load-{number}-{index}:".encode() for index in range(3)]
+            name = f"loads-{number}-{self._attempt}"
+            with self._staged_history("loads", name, values, LOADED_AT.topic):
+                staged_jobs.load(self.store, LOADER, {LOADED_AT: values})
+            self._say("loads", number + 1)
 
     def settled(self, count: int) -> None:
         """Transactions that are prepared, and committed when the database has; some never are."""
@@ -381,14 +382,12 @@ class Life:
 
     def housekeeping(self) -> None:
         """What the background thread does in time: rolls are noticed, old segments deleted."""
-        self.store.partition(EVENTS, 0).roll()
+        engine_of(self.store).partition(EVENTS, 0).roll()
         checkpointer = parts_of(self.store).checkpointer
         for _ in range(2):
-            for name in vars(checkpointer):
-                if name.endswith("_due_s"):
-                    setattr(checkpointer, name, 0.0)
-            checkpointer._peers_due_s = time.monotonic() + 3600
-            checkpointer._round(time.monotonic())
+            do_background_work(
+                self.store, without=("looking at other processes", "looking at open transactions")
+            )
         # As the thread does at its end. Else the next life has the lead only if this one's store is
         # no more by then.
         checkpointer._peers.end()
@@ -414,7 +413,7 @@ class Life:
     def _say(self, lane: str, count: int) -> None:
         self._acknowledged.say(lane, count)
         # As the journal's thread does, but at the same place each time.
-        assert journal_of(self.store)._retire()
+        assert journal_of(self.store)._empty_all()
 
 
 def opened(path: Path, **settings: int) -> eoslog.Store:

@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import re
 import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from harness.fork import ChildError, Fork
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging.writer import StagedWriter
+from eoslog.store.store import engine_of
 
 TOPIC = "orders"
 PARTITIONS = 2
@@ -40,11 +44,7 @@ APP = "app"
 TRANSACTIONAL = "transfers"
 TOPIC_CONFIG = {"segment.bytes": 1024, "index.interval.bytes": 100, "segment.index.bytes": 240}
 # Nothing happens but what is done here.
-QUIET = {
-    "eoslog.checkpoint.interval.ms": 3_600_000,
-    "log.initial.task.delay.ms": 3_600_000,
-    "eoslog.spare.segments": 0,
-}
+NO_SPARES = QUIET | {"eoslog.spare.segments": 0}
 TIME_MS = 1_790_000_000_000
 # So long may one look take; then it counts as a hang.
 LOOK_S_MAX = 60
@@ -82,7 +82,7 @@ class Content(NamedTuple):
 
 def make_store(path: Path, aside: Path) -> Content:
     """A store that was closed cleanly, and in `aside` what a kill would have left of it."""
-    with eoslog.open(path, create=True, config=QUIET) as store:
+    with eoslog.open(path, create=True, config=NO_SPARES) as store:
         store.create_topic(TOPIC, partitions=PARTITIONS, config=TOPIC_CONFIG)
         producer = store.producer(name=PRODUCER)
         transfers = store.producer(transactional_id=TRANSACTIONAL)
@@ -125,7 +125,7 @@ def read_all(store: eoslog.Store) -> tuple[dict[int, dict[int, bytes]], ...]:
     for isolation in ("read_uncommitted", "read_committed"):
         by_partition = {}
         for partition in range(PARTITIONS):
-            log = store.partition(TOPIC, partition)
+            log = engine_of(store).partition(TOPIC, partition)
             values: dict[int, bytes] = {}
             offset = log.log_start_offset
             while offset < log.log_end_offset:
@@ -159,7 +159,7 @@ class Look:
     def outcome(self) -> str:
         before = self.file.read_bytes()
         try:
-            store = eoslog.open(self.path, config=QUIET)
+            store = eoslog.open(self.path, config=NO_SPARES)
         except EoslogError as error:
             self.check_named(error)
             return REFUSED
@@ -247,7 +247,7 @@ class Look:
     def read_partition(
         self, store: eoslog.Store, partition: int, isolation: str, written: dict[int, bytes]
     ) -> None:
-        log = store.partition(TOPIC, partition)
+        log = engine_of(store).partition(TOPIC, partition)
         offset, found, failed = log.log_start_offset, 0, False
         while offset < log.log_end_offset:
             try:
@@ -329,7 +329,7 @@ class Look:
         message = self.content.staged
         count = {at: store.partition(TOPIC, at).log_end_offset for at in ends}
         if self.tried(lambda: store.commit_staged(APP, 1, [message], "run-2")) is not None:
-            log = store.partition(TOPIC, 1)
+            log = engine_of(store).partition(TOPIC, 1)
             if 1 in count:
                 records, _ = log.fetch_records(count[1], 1000, 1 << 20)
                 if [record.value for record in records] != self.content.staged_values:
@@ -337,7 +337,7 @@ class Look:
         self.appended = ends
 
     def read_again(self) -> None:
-        with eoslog.open(self.path, config=QUIET) as store:
+        with eoslog.open(self.path, config=NO_SPARES) as store:
             found = read_all(store)[0]
             for partition, values in found.items():
                 for offset, value in values.items():
@@ -389,49 +389,26 @@ def outcomes(
     """What each flip came to, and for a wrong one how; children do it, which may die of it."""
     waiting = list(flips)
     while waiting:
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(read_end)
-            _do_all(template, content, waiting, clean, folder, write_end)
-        os.close(write_end)
-        done = 0
-        with os.fdopen(read_end, "rb") as pipe:
-            while True:
-                try:
-                    outcome, why = pickle.load(pipe)
-                except EOFError:
-                    break
-                yield waiting[done], outcome, why
-                done += 1
-        _, status = os.waitpid(child, 0)
-        if done < len(waiting):
-            name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else status
-            yield waiting[done], WRONG, f"the process died: {name}"
-            done += 1
-        waiting = waiting[done:]
+        with Fork(partial(_do_all, template, content, waiting, clean, folder)) as child:
+            try:
+                for flip in waiting:
+                    yield flip, *child.hear()
+            except ChildError as error:
+                yield waiting[len(child.said)], WRONG, str(error)
+            waiting = waiting[len(child.said) + 1 :]
 
 
 def _do_all(
-    template: Path,
-    content: Content,
-    flips: list[Flip],
-    clean: bool,
-    folder: Path,
-    write_end: int,
+    template: Path, content: Content, flips: list[Flip], clean: bool, folder: Path, fork: Fork
 ) -> None:
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     store = folder / f"store-{os.getpid()}"
-    with os.fdopen(write_end, "wb") as pipe:
-        for flip in flips:
-            signal.alarm(LOOK_S_MAX)
-            shutil.rmtree(store, ignore_errors=True)
-            shutil.copytree(template, store, copy_function=shutil.copyfile)
-            pickle.dump(_done(store, flip, content, clean), pipe)
-            pipe.flush()
+    for flip in flips:
+        signal.alarm(LOOK_S_MAX)
         shutil.rmtree(store, ignore_errors=True)
-    os._exit(0)
+        shutil.copytree(template, store, copy_function=shutil.copyfile)
+        fork.say(_done(store, flip, content, clean))
+    shutil.rmtree(store, ignore_errors=True)
 
 
 def _done(store: Path, flip: Flip, content: Content, clean: bool) -> tuple[str, str]:

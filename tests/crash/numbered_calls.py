@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from c_library import built_library
+from harness.fork import dies_in_child
 
 SOURCE = Path(__file__).with_name("numbered_calls.c")
 TESTS = Path(__file__).parents[1]
@@ -51,18 +50,9 @@ def count() -> int:
 
 def dies_before(number: int, folder: Path, work: Callable[[], None]) -> bool:
     """Do the work in a forked child; whether it died before the call of that number."""
-    child = os.fork()
-    if child == 0:
-        try:
-            arm(folder, number)
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL, f"call {number}: signal {status}"
-        return True
-    assert os.WEXITSTATUS(status) == 0, f"call {number}: the child failed; see its traceback"
-    return False
+
+    def armed() -> None:
+        arm(folder, number)
+        work()
+
+    return dies_in_child(armed)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition

@@ -17,6 +17,7 @@ CONFIG = {
     "segment.ms": 1 << 40,
     "max.message.bytes": 10_000,
     "eoslog.fill.bytes": 4096,
+    "eoslog.mapped.files": 8192,
     "eoslog.spare.segments": 0,
 }
 # Where the fields stand in the control page.
@@ -44,7 +45,7 @@ class SharedLog:
             SharedPage(str(root / "shared"), session, True)
         self.session = session
 
-    def open(self) -> PartitionLog:
+    def open(self, page: SharedPage | None = None) -> PartitionLog:
         log = PartitionLog(
             str(self.directory),
             topic="t",
@@ -55,10 +56,13 @@ class SharedLog:
             config=CONFIG,
             clean=True,
             session=self.session,
-            shared=SharedPage(str(self.root / "shared"), self.session, False),
+            shared=page or self.page(),
         )
         log.restore_producers(None, 0)
         return log
+
+    def page(self) -> SharedPage:
+        return SharedPage(str(self.root / "shared"), self.session, False)
 
     def path(self, base_offset: int) -> Path:
         return self.directory / f"{base_offset:020d}.log"

@@ -11,8 +11,8 @@ import itertools
 import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.rows_topic import is_of_the_package, values
-from crash.transaction_trace import QUIET
 from short_form import short_form
+from stores import QUIET
 
 import eoslog
 from eoslog.store.store import parts_of

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.group_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.offsets_index import GroupOffsetsIndex
+from eoslog.groups.records import OffsetValue, encode_offset_key, encode_offset_value
 from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
 GROUP, OTHER = "g", "gone"
 FOO, BAR, OLD = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("foo", 2)
-FILES = ("/eoslog/groups/group_offsets_state.py", "/eoslog/groups/group_log.py")
+FILES = ("/eoslog/groups/offsets_state.py", "/eoslog/groups/log.py")
 
 
 def is_of_the_replay(frame: FrameType) -> bool:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.transaction_trace import QUIET
 from short_form import short_form
+from stores import QUIET
 
 import eoslog
 import eoslog.aio
@@ -66,7 +66,7 @@ async def program(path, steps, step):
         store.producer() as plain,
         store.consumer() as consumer,
         store.producer(transactional_id="a") as a,
-        store.producer(transactional_id="b", staged=True) as b,
+        store.producer(transactional_id="b") as b,
     ):
         await a.init_transactions()
         await b.init_transactions()

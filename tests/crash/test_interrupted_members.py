@@ -11,8 +11,8 @@ from types import FrameType
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from crash.transaction_trace import QUIET
 from short_form import short_form
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.crash
 
 PARTITIONS, RECORDS = 4, 4
 FILES = (
-    "/eoslog/groups/group_membership.py",
-    "/eoslog/consumer/consumer_subscription.py",
-    "/eoslog/consumer/consumer_positions.py",
+    "/eoslog/groups/membership.py",
+    "/eoslog/consumer/subscription.py",
+    "/eoslog/consumer/positions.py",
     "/eoslog/consumer/consumer.py",
     "/eoslog/consumer/fetcher.py",
 )

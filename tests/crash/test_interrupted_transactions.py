@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition

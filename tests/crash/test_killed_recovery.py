@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import signal
 import time
 from pathlib import Path
 
 import pytest
+from harness.fork import Fork
 from partition_files import PartitionFiles, all_records
 from reference_model import batch_codec as codec
+from store_copies import copy_store
 
 pytestmark = pytest.mark.crash
 
@@ -42,17 +42,10 @@ def filled(root: Path, batches: int) -> tuple[PartitionFiles, list[bytes]]:
     return files, sent
 
 
-def recover_in_a_child(files: PartitionFiles, clean_close: bool) -> int:
-    """Fork, recover there, and never return: the child's process id."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        files.open(clean=False)
-        if clean_close:
-            files.close()
-    finally:
-        os._exit(0)
+def recover(files: PartitionFiles, clean_close: bool) -> None:
+    files.open(clean=False)
+    if clean_close:
+        files.close()
 
 
 def kill_recoveries(files: PartitionFiles, kills: int, noise: random.Random) -> int:
@@ -61,12 +54,11 @@ def kill_recoveries(files: PartitionFiles, kills: int, noise: random.Random) -> 
     longest = 0.02
     for number in range(kills):
         started = time.monotonic()
-        child = recover_in_a_child(files, clean_close=number % 3 == 0)
+        child = Fork(lambda _, close=number % 3 == 0: recover(files, close))
         time.sleep(noise.random() * longest)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        killed += os.WIFSIGNALED(status)
-        if not os.WIFSIGNALED(status):
+        if child.kill():
+            killed += 1
+        else:
             longest = max(0.002, min(longest, time.monotonic() - started))
     return killed
 
@@ -86,7 +78,7 @@ def run(root: Path, kills: int, seed: int) -> int:
     noise = random.Random(seed)
     killed = kill_recoveries(files, kills, noise)
     copied = PartitionFiles(root / "copy", CONFIG)
-    shutil.copytree(files.root, copied.root, dirs_exist_ok=True)
+    copy_store(files.root, copied.root, dirs_exist_ok=True)
     check(copied, sent)
     killed += kill_recoveries(files, kills, noise)
     check(files, sent)

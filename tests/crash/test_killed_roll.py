@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from partition_files import PartitionFiles, all_records, segment_name
 from reference_model import batch_codec as codec
+from store_copies import copy_store
 
 pytestmark = pytest.mark.crash
 
@@ -28,7 +27,7 @@ def test_a_segment_that_was_not_cut_is_cut_by_recovery(tmp_path, synced, next_by
         )
     log.flush(True)
     assert live.path(0).stat().st_size > log.size_bytes
-    shutil.copytree(live.root, tmp_path / "after")
+    copy_store(live.root, tmp_path / "after")
     live.close()
     after = PartitionFiles(tmp_path / "after", CONFIG)
     (after.directory / segment_name(5)).write_bytes(bytes(next_bytes))

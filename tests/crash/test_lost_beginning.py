@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from crash.transaction_trace import QUIET
-from forked import in_a_child
+from cli_calls import DONE, FAILED, call
+from harness.fork import die, dies_in_child, in_child
+from store_copies import copy_store
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.control_state import start_before
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.errors import CorruptRecordError, LogClosedError, StoreFailedError, StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
+from eoslog.fs.identity_files import id_bytes, read_partition_metadata
 from eoslog.storage.offset_checkpoints import last_offsets
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.store.retention import apply_retention
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -36,7 +42,9 @@ def store(tmp_path):
         for index in range(RECORDS):
             opened.producer().append("rows", 0, [b"%03d" % index + b"x" * 60])
         opened.flush()
-        parts_of(opened).files.checkpoints.write({WHERE: last_offsets(opened.partition(*WHERE))})
+        parts_of(opened).files.checkpoints.write(
+            {WHERE: last_offsets(engine_of(opened).partition(*WHERE))}
+        )
         assert len(bases(opened.path)) == 4
         yield opened
 
@@ -50,13 +58,13 @@ def segment(store_path: Path, base_offset: int) -> Path:
 
 
 def retain(store: eoslog.Store) -> int:
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     return apply_retention(partition, parts_of(store).files.names, KEEP_TWO, 0)
 
 
 def killed(store: eoslog.Store, name: str = "killed") -> Path:
     """What a kill at this moment leaves."""
-    return Path(shutil.copytree(store.path, store.path.parent / name))
+    return Path(copy_store(store.path, store.path.parent / name))
 
 
 def assert_sound_from(path: Path, start: int) -> None:
@@ -93,7 +101,9 @@ def joined(path: Path, first: int) -> None:
     """By a process that joins the one that found it, and writes down where the log begins."""
     with eoslog.open(path, config=QUIET) as store:
         assert_told(store, 0, first)
-        parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
+        parts_of(store).files.checkpoints.write(
+            {WHERE: last_offsets(engine_of(store).partition(*WHERE))}
+        )
 
 
 @pytest.mark.parametrize("gone_count", [1, 2, 3])
@@ -107,13 +117,15 @@ def test_a_beginning_that_is_gone_after_a_kill_is_told(store, caplog, gone_count
         with eoslog.open(path, config=QUIET) as again:
             assert_told(again, 0, first)
             assert "lost by the disk" in caplog.text
-            in_a_child(lambda path=path: joined(path, first))
+            in_child(lambda path=path: joined(path, first))
             # Not forgotten by what this process writes down either.
-            parts_of(again).files.checkpoints.write({WHERE: last_offsets(again.partition(*WHERE))})
+            parts_of(again).files.checkpoints.write(
+                {WHERE: last_offsets(engine_of(again).partition(*WHERE))}
+            )
             if stopped == "killed":
                 path = killed(again, "killed-again")
     with eoslog.open(path, config=QUIET) as again:
-        partition = again.partition(*WHERE)
+        partition = engine_of(again).partition(*WHERE)
         assert partition.delete_segments(RECORDS) == 3 - gone_count
         assert (again.verify() == []) is (gone_count < 3)
 
@@ -123,7 +135,7 @@ class Watched:
 
     def __init__(self, store: eoslog.Store) -> None:
         self._store = store
-        self._partition = store.partition(*WHERE)
+        self._partition = engine_of(store).partition(*WHERE)
         self._write = self._partition._write_start
         self._partition._write_start = self
         self.before: list[Path] = []
@@ -169,28 +181,21 @@ def test_retention_goes_on_where_it_stopped(store):
     assert_sound_from(path, third)
 
 
-def test_without_room_for_the_checkpoint_segments_go_first(store):
-    """What else frees room on a full disk?"""
+@pytest.mark.parametrize("error", [StoreFailedError("a sync failed"), StoreFullError("no room")])
+def test_a_start_that_cannot_be_written_down_deletes_nothing(store, error):
+    """Not on a full disk either: room for it is reserved."""
     watched = Watched(store)
-    watched.refuse = StoreFullError("no room")
-    third = bases(store.path)[2]
-    assert retain(store) == 2
-    assert [bases(path)[0] for path in watched.before] == [0, third]
-    assert_sound_from(killed(store), third)
-
-
-def test_another_error_of_the_checkpoint_deletes_nothing(store):
-    watched = Watched(store)
-    watched.refuse = StoreFailedError("a sync failed")
-    with pytest.raises(StoreFailedError):
+    watched.refuse = error
+    with pytest.raises(type(error)):
         retain(store)
     assert bases(store.path)[0] == 0
     assert_sound_from(killed(store), 0)
+    assert retain(store) == 2
 
 
 def test_the_start_of_a_deleted_topic_is_not_written_down(store):
     """It would hide the beginning of the next topic of the name."""
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     store.delete_topic("rows")
     with pytest.raises(LogClosedError):
         partition.delete_segments(RECORDS)
@@ -203,7 +208,9 @@ def test_a_start_is_never_lowered(store):
         checkpoints.raise_start(WHERE, lambda start=start: start)
         assert checkpoints.log_start_offset(WHERE) == known
         assert read_checkpoint(store.path / LOG_START_OFFSET)[WHERE] == known
-    parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
+    parts_of(store).files.checkpoints.write(
+        {WHERE: last_offsets(engine_of(store).partition(*WHERE))}
+    )
 
 
 def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monkeypatch):
@@ -216,11 +223,11 @@ def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monke
     assert checkpoints.log_start_offset(WHERE) == 0
     checkpoints.raise_start(WHERE, lambda: 7)
     assert read_checkpoint(store.path / LOG_START_OFFSET)[WHERE] == 7
-    checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
+    checkpoints.write({WHERE: last_offsets(engine_of(store).partition(*WHERE))})
 
 
 def test_the_start_that_is_raised_is_a_segments(store):
-    log: PartitionLog = store.partition(*WHERE).log
+    log: PartitionLog = engine_of(store).partition(*WHERE).log
     first, second, third, fourth = bases(store.path)
     assert log.raise_log_start(second - 1) == first
     assert log.raise_log_start(third - 1) == second
@@ -228,3 +235,64 @@ def test_the_start_that_is_raised_is_a_segments(store):
     assert log.raise_log_start(RECORDS) == fourth
     assert log.log_start_offset == fourth
     assert bases(store.path) == [first, second, third, fourth]
+
+
+def young(path: Path) -> None:
+    """A store that is killed before its first checkpoint, and no later opener wrote one."""
+    store = eoslog.open(path, create=True, config=QUIET)
+    store.create_topic("rows", config={"segment.bytes": 2000})
+    for index in range(RECORDS):
+        store.producer().append("rows", 0, [b"%03d" % index + b"x" * 60])
+    store.flush()
+    die()
+
+
+def killed_reading(path: Path) -> None:
+    assert eoslog.open(path, config=QUIET).partition(*WHERE).log_end_offset == RECORDS
+    die()
+
+
+def killed_opening(path: Path) -> None:
+    """Killed in its recovery."""
+    PartitionProducers.restore = lambda *_: die()  # type: ignore[method-assign, assignment]
+    eoslog.open(path, config=QUIET).partition(*WHERE)
+
+
+LIVES = [(), (killed_reading,), (killed_opening,), (killed_opening, killed_reading, killed_opening)]
+
+
+@pytest.mark.every_nth(3)
+@pytest.mark.parametrize("later", LIVES)
+@pytest.mark.parametrize("lives", LIVES)
+def test_the_page_of_a_store_without_a_checkpoint_has_its_start(tmp_path, lives, later):
+    """However its openers died, before the loss and after it."""
+    path = tmp_path / "store"
+    for life in (young, *lives):
+        assert dies_in_child(partial(life, path))
+    assert not (path / LOG_START_OFFSET).exists()
+    first = bases(path)[1]
+    segment(path, 0).unlink()
+    for life in later:
+        assert dies_in_child(partial(life, path))
+    told = "the log begins at offset 0, as its checkpoint has it, and its oldest segment begins at"
+    for options in (["--repair", "--dry-run"], ["--repair"], []):
+        answer = call("verify", *options, "--store", path)
+        assert answer.status == FAILED
+        assert told in answer.stdout
+        assert ("refused" in answer.stdout) is bool(options)
+    with eoslog.open(path, config=QUIET) as store:
+        assert_told(store, 0, first)
+
+
+def test_the_page_of_another_log_has_no_start(tmp_path):
+    path = tmp_path / "store"
+    assert dies_in_child(partial(young, path))
+    page = path / "state" / "control" / str(WHERE)
+    topic_id = id_bytes(read_partition_metadata(path / str(WHERE)))
+    assert start_before(str(page), topic_id, 0) == 0
+    assert start_before(str(page), topic_id, 1) == -1
+    assert start_before(str(page), bytes(16), 0) == -1
+    page.unlink()
+    assert start_before(str(page), topic_id, 0) == -1
+    segment(path, 0).unlink()
+    assert call("verify", "--store", path).status == DONE  # Nothing knows that it began at 0.

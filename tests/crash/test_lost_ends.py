@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 from cli_calls import DONE, FAILED, call
-from kills import die, in_child
+from harness.fork import die, dies_in_child
+from stores import QUIET
 
 import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.fs.identity_files import id_bytes, read_partition_metadata
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.crash
 
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 SYNCED, UNSYNCED = 40, 5
 _FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
 # In the control page.
@@ -42,7 +42,7 @@ def killed(path: Path, tmp_path: Path, *, again: bool = False) -> None:
                 producer.append("t", 0, [b"%04d" % number + b"y" * 300])
             die()
 
-    in_child(work, tmp_path)
+    assert dies_in_child(work)
 
 
 def killed_reading(path: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def killed_reading(path: Path, tmp_path: Path) -> None:
         assert store.partition("t", 0).log_end_offset >= SYNCED
         die()
 
-    in_child(work, tmp_path)
+    assert dies_in_child(work)
 
 
 def killed_opening(path: Path, tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def killed_opening(path: Path, tmp_path: Path) -> None:
 
     def work() -> None:
         store = eoslog.open(path, config=QUIET)
-        Partition.restore_producers = lambda *_: die()  # type: ignore[method-assign, assignment]
+        PartitionProducers.restore = lambda *_: die()  # type: ignore[method-assign, assignment]
         store.partition("t", 0)
 
-    in_child(work, tmp_path)
+    assert dies_in_child(work)
 
 
 # What becomes of the store after the records were synced: openers that are killed too.
@@ -248,14 +248,48 @@ def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tm
             store.close()
         die()
 
-    in_child(work, tmp_path)
+    assert dies_in_child(work)
     segments(path)[-1].unlink()
     with eoslog.open(path, config=QUIET) as store:
         assert store.partition("t", 0).log_end_offset < SYNCED
         for _ in range(2):
             reasons = [str(one["reason"]) for one in store.verify()]
             assert any(f"below offset {SYNCED} had been synced" in one for one in reasons)
-            store.partition("t", 0).append_columns([b"v"])
+            engine_of(store).partition("t", 0).append_columns([b"v"])
             store.flush()
             parts_of(store).checkpointer._write_checkpoints()
     assert call("verify", "--store", path).status == DONE
+
+
+def test_what_is_appended_after_a_loss_is_verified_by_the_next_recovery(tmp_path):
+    """Though a checkpoint once named a higher recovery point: it is lowered before the append."""
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True, config=QUIET) as store:
+        store.create_topic("t", config={"segment.bytes": 4096})
+        engine_of(store).partition("t", 0).append_columns(
+            [b"%04d" % n + b"x" * 300 for n in range(SYNCED)]
+        )
+    segments(path)[-1].unlink()
+
+    def append() -> None:
+        partition = engine_of(eoslog.open(path, config=QUIET)).partition("t", 0)
+        assert partition.log_end_offset < SYNCED
+        while partition.log_end_offset < SYNCED + 1:
+            partition.append_columns([b"new" + b"y" * 600])
+        die()
+
+    assert dies_in_child(append)
+    # A power cut: a page of what was never synced is lost, and so is what the control page knew.
+    newest = next(one for one in segments(path) if b"new" in one.read_bytes())
+    data = bytearray(newest.read_bytes())
+    torn = data.index(b"new") + 100
+    data[torn : torn + 300] = bytes(300)
+    newest.write_bytes(data)
+    (path / "state" / "control" / "t-0").unlink()
+    with eoslog.open(path, config=QUIET) as store:
+        partition = engine_of(store).partition("t", 0)
+        assert partition.cut_bytes
+        partition.append_columns([b"later"])
+        records, _ = partition.fetch_records(partition.active_base_offset, 1000, 1 << 20)
+        assert [one.value[:5] for one in records] == [b"later"]
+        assert partition.verify() == []

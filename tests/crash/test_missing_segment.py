@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crash.transaction_trace import QUIET
-from forked import in_a_child
-from other_process import OtherProcess
+from harness.crew import started
+from harness.fork import in_child
+from store_copies import copy_store
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
@@ -20,8 +20,9 @@ from eoslog.fs.checkpoint_file import LOG_START_OFFSET
 from eoslog.storage import topic_registry
 from eoslog.storage.offset_checkpoints import last_offsets
 from eoslog.storage.partition_producers import PartitionProducers
-from eoslog.store.store import parts_of
-from eoslog.store.store_files import StoreFiles
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.files import StoreFiles
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -72,8 +73,10 @@ def test_a_flipped_log_start_hides_nothing(tmp_path: Path, closed: bool) -> None
         store.create_topic("rows")
         store.producer().append("rows", 0, [b"%03d" % index for index in range(RECORDS)])
         store.flush()
-        parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition("rows", 0))})
-        shutil.copytree(path, killed)
+        parts_of(store).files.checkpoints.write(
+            {WHERE: last_offsets(engine_of(store).partition("rows", 0))}
+        )
+        copy_store(path, killed)
     found = path if closed else killed
     checkpoint = found / LOG_START_OFFSET
     content = checkpoint.read_bytes()
@@ -135,7 +138,7 @@ def test_a_beginning_that_is_gone_is_told_until_more_of_the_log_goes(tmp_path, c
             assert found["path"] == str(path / str(WHERE))
         assert "lost by the disk" in caplog.text
     with eoslog.open(path) as store:
-        partition = store.partition(*WHERE)
+        partition = engine_of(store).partition(*WHERE)
         assert partition.delete_segments(int(segments[2].stem)) == 1
         assert store.verify() == []
     caplog.clear()
@@ -177,7 +180,7 @@ def test_who_joins_is_told_that_the_beginning_is_gone(tmp_path, gone_count: int)
             assert str(found["reason"]).startswith(told)
             assert found["path"] == str(path / str(WHERE))
             consumer.assign([WHERE])
-            partition = store.partition(*WHERE)
+            partition = engine_of(store).partition(*WHERE)
             reads = (
                 lambda _: consumer.poll(0),
                 partition.read,
@@ -196,7 +199,7 @@ def test_who_joins_is_told_that_the_beginning_is_gone(tmp_path, gone_count: int)
         assert store.partition(*WHERE).log_start_offset == 0
         for segment in segments[:gone_count]:
             segment.unlink()
-        in_a_child(join)
+        in_child(join)
         assert store.verify() != []
     with eoslog.open(path) as store:
         (found,) = store.verify()
@@ -214,23 +217,23 @@ def test_who_joins_is_told_until_retention_deletes_what_is_gone(tmp_path):
             assert store.partition(*WHERE).log_start_offset == start
 
     with eoslog.open(path) as store:
-        partition = store.partition(*WHERE)
+        partition = engine_of(store).partition(*WHERE)
         segments[0].unlink()
-        in_a_child(lambda: join(1, 0))
+        in_child(lambda: join(1, 0))
         assert partition.delete_segments(first) == 1
-        in_a_child(lambda: join(0, first))
+        in_child(lambda: join(0, first))
         assert partition.delete_segments(second) == 1
-        in_a_child(lambda: join(0, second))
+        in_child(lambda: join(0, second))
         assert store.verify() == []
 
 
 def test_what_another_process_is_just_deleting_is_not_lost(tmp_path, caplog):
     path = tmp_path / "store"
     fill(path)
-    other = OtherProcess(f"""
+    other = started(f"""
 import eoslog, threading
 with eoslog.open({str(path)!r}) as store:
-    partition, stop = store.partition("rows", 0), threading.Event()
+    partition, stop = engine_of(store).partition("rows", 0), threading.Event()
     producer = store.producer()
     def work():
         while not stop.is_set():
@@ -244,13 +247,13 @@ with eoslog.open({str(path)!r}) as store:
     stop.set()
     worker.join()
 """)
-    assert other.hear() == "open"
+    other.hear("open")
     starts = set()
     for _ in range(40):
         with eoslog.open(path) as store:
-            partition = store.partition(*WHERE)
+            partition = engine_of(store).partition(*WHERE)
             starts.add(partition.log_start_offset)
-            assert partition.lost_range is None
+            assert partition.damage.lost_range(partition.log_start_offset) is None
             assert store.verify() == []
     other.tell()
     other.end()
@@ -258,14 +261,18 @@ with eoslog.open({str(path)!r}) as store:
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("at", ["_replayed_from", "_on_restored"])
-def test_what_is_deleted_while_producers_are_restored_is_no_error(tmp_path, monkeypatch, at):
+@pytest.mark.parametrize(
+    ("owner", "step"), [(PartitionProducers, "_replayed_from"), (UnifiedLog, "_note_restored")]
+)
+def test_what_is_deleted_while_producers_are_restored_is_no_error(
+    tmp_path, monkeypatch, owner, step
+):
     path = tmp_path / "store"
     fill(path)
-    other = OtherProcess(f"""
+    other = started(f"""
 import eoslog
 with eoslog.open({str(path)!r}) as store:
-    partition, producer = store.partition("rows", 0), store.producer()
+    partition, producer = engine_of(store).partition("rows", 0), store.producer()
     say("open")
     wait()
     for _ in range(200):
@@ -274,28 +281,23 @@ with eoslog.open({str(path)!r}) as store:
     say("deleted")
     wait()
 """)
-    assert other.hear() == "open"
+    other.hear("open")
     deleted = []
 
-    def ask_for_the_end(producers, work):
-        if not deleted and producers.log.topic == WHERE.topic:
+    work = getattr(owner, step)
+
+    def ask_for_the_end(one):
+        if not deleted and one.log.topic == WHERE.topic:
             other.tell()
-            deleted.append(other.hear())
-            assert producers.log.log_end_offset > 200
-        return work()
+            deleted.append(other.hear().word)
+            assert one.log.log_end_offset > 200
+        return work(one)
 
-    init = PartitionProducers.__init__
-
-    def prepared(producers, *rest, **named):
-        init(producers, *rest, **named)
-        work = getattr(producers, at)
-        monkeypatch.setattr(producers, at, lambda: ask_for_the_end(producers, work), raising=False)
-
-    monkeypatch.setattr(PartitionProducers, "__init__", prepared)
+    monkeypatch.setattr(owner, step, ask_for_the_end)
     with eoslog.open(path) as store:
-        partition = store.partition(*WHERE)
+        partition = engine_of(store).partition(*WHERE)
         assert deleted == ["deleted"]
-        assert partition.lost_range is None
+        assert partition.damage.lost_range(partition.log_start_offset) is None
         assert store.verify() == []
     other.tell()
     other.end()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kills import die, in_child
+from harness.fork import die, dies_in_child, in_child
 from page_cache import disk_read_bytes, drop_from_cache
+from store_copies import copy_store
+from stores import QUIET
 
 import eoslog
 from eoslog.errors import CorruptRecordError
-from eoslog.storage import log_opener
+from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.store import files as store_files
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.crash
 
 SEGMENT_BYTES = 1 << 30
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000}
 VALUES = [os.urandom(1 << 16)] * 8  # One batch.
 BATCH_BYTES = 1 << 19
 # After the recovery point of the page; the checkpoint knows nothing of this log.
@@ -36,7 +38,7 @@ def append_and_die(path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
     """
     store = eoslog.open(path, create=True, config=QUIET)
     store.create_topic("t", config={"segment.bytes": segment_bytes})
-    producer, partition = store.producer(), store.partition("t", 0)
+    producer, partition = store.producer(), engine_of(store).partition("t", 0)
     for number in range(SYNCED_BATCHES):
         if number == SYNCED_BATCHES - IN_THE_SPARE:
             partition.prepare_spare()
@@ -54,10 +56,10 @@ def append_and_die(path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
 def read_by_the_next_opening(path: Path, boot_id: bytes | None = None) -> tuple[int, int, int]:
     """Bytes that it reads, the log end, the recovery point."""
     if boot_id is not None:
-        log_opener.boot_id_bytes = lambda: boot_id  # type: ignore[assignment]
+        store_files.boot_id_bytes = lambda: boot_id  # type: ignore[assignment]
     store = eoslog.open(path)
     before_bytes = disk_read_bytes()
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     read_bytes = disk_read_bytes() - before_bytes
     found = read_bytes, partition.log_end_offset, partition.recovery_point
     store.close()
@@ -67,10 +69,10 @@ def read_by_the_next_opening(path: Path, boot_id: bytes | None = None) -> tuple[
 @pytest.mark.parametrize("same_boot", [True, False], ids=["killed", "power cut"])
 def test_no_more_is_read_than_is_unchecked(disk_path: Path, same_boot: bool) -> None:
     path = disk_path / "store"
-    assert in_child(lambda: append_and_die(path), disk_path) is None
+    assert dies_in_child(lambda: append_and_die(path))
     drop_from_cache(path / "t-0")
     boot_id = None if same_boot else ANOTHER_BOOT
-    found = in_child(lambda: read_by_the_next_opening(path, boot_id), disk_path)
+    found = in_child(lambda: read_by_the_next_opening(path, boot_id))
     read_bytes, end, recovery_point = found
     batches = SYNCED_BATCHES + UNCHECKED_BATCHES
     assert end == batches * len(VALUES)
@@ -99,16 +101,16 @@ def opened_end(path: Path) -> int:
 
 
 def of_another_boot(path: Path) -> None:
-    log_opener.boot_id_bytes = lambda: ANOTHER_BOOT  # type: ignore[assignment]
+    store_files.boot_id_bytes = lambda: ANOTHER_BOOT  # type: ignore[assignment]
 
 
 def without_its_boot(path: Path) -> None:
-    log_opener.boot_id_bytes = lambda: None  # type: ignore[assignment]
+    store_files.boot_id_bytes = lambda: None  # type: ignore[assignment]
 
 
 def copied(path: Path) -> None:
     """With the page: it is of another file, whose log may have gone on."""
-    shutil.copytree(path, path.with_name("copy"))
+    copy_store(path, path.with_name("copy"))
     path.rename(path.with_name("moved"))
     path.with_name("copy").rename(path)
 
@@ -126,7 +128,7 @@ def test_all_is_verified_where_the_page_does_not_count(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "store"
-    assert in_child(lambda: append_and_die(path, SMALL_BYTES), tmp_path) is None
+    assert dies_in_child(lambda: append_and_die(path, SMALL_BYTES))
     damage(path, 1)
 
     def work() -> Any:
@@ -135,19 +137,50 @@ def test_all_is_verified_where_the_page_does_not_count(
 
     # The first batch of the second segment is whole.
     expected = (SYNCED_BATCHES - IN_THE_SPARE + 1) * len(VALUES)
-    assert in_child(work, tmp_path) == expected
+    assert in_child(work) == expected
 
 
 def test_what_was_synced_is_not_verified_again(tmp_path: Path) -> None:
     """Damage to it is found where it is read, as after a clean stop."""
     path = tmp_path / "store"
-    assert in_child(lambda: append_and_die(path, SMALL_BYTES), tmp_path) is None
+    assert dies_in_child(lambda: append_and_die(path, SMALL_BYTES))
     damage(path, 1)
     with eoslog.open(path) as store:
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         assert partition.log_end_offset == (SYNCED_BATCHES + UNCHECKED_BATCHES) * len(VALUES)
         offset = (SYNCED_BATCHES - IN_THE_SPARE) * len(VALUES)
         partition.fetch_records(offset, len(VALUES), BATCH_BYTES)
         with pytest.raises(CorruptRecordError):
             partition.fetch_records(offset + len(VALUES), len(VALUES), BATCH_BYTES)
         assert store.verify()
+
+
+def fail_to_open(path: Path, how: str) -> None:
+    """An opening that fails after the recovery, or dies there."""
+    store = eoslog.open(path)
+
+    def end_here(*_: object) -> None:
+        if how == "dies":
+            die()
+        raise CorruptRecordError(str(path), 0, "cannot be read now")
+
+    PartitionProducers.restore = end_here  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError):
+            store.partition("t", 0)
+    store.close()
+
+
+@pytest.mark.parametrize("same_boot", [True, False], ids=["killed", "power cut"])
+@pytest.mark.parametrize("how", ["fails", "dies"])
+def test_an_opening_after_one_that_failed_begins_where_that_did(
+    tmp_path: Path, how: str, same_boot: bool
+) -> None:
+    path = tmp_path / "store"
+    assert dies_in_child(lambda: append_and_die(path, SMALL_BYTES))
+    for _ in range(2):
+        assert dies_in_child(lambda: fail_to_open(path, how)) == (how == "dies")
+    boot_id = None if same_boot else ANOTHER_BOOT
+    _, end, recovery_point = in_child(lambda: read_by_the_next_opening(path, boot_id))
+    assert end == (SYNCED_BATCHES + UNCHECKED_BATCHES) * len(VALUES)
+    assert recovery_point == (SYNCED_BATCHES * len(VALUES) if same_boot else 0)

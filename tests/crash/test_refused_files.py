@@ -6,11 +6,12 @@ import resource
 from pathlib import Path
 
 import pytest
-from forked import in_a_child
+from harness.fork import die, dies_in_child, in_child
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import StoreError, StoreFullError
+from eoslog.errors import StoreError, StoreFailedError, StoreFullError
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.crash
 
@@ -48,7 +49,7 @@ def roll_with(spare: int, path: Path) -> None:
 
 @pytest.mark.parametrize("spare", range(6))
 def test_with_so_many_files(tmp_path, spare):
-    in_a_child(lambda: roll_with(spare, tmp_path / "store"))
+    in_child(lambda: roll_with(spare, tmp_path / "store"))
 
 
 def append_up_to_a_size(path: Path) -> None:
@@ -70,4 +71,54 @@ def append_up_to_a_size(path: Path) -> None:
 
 
 def test_a_limit_of_sizes_is_a_full_disk(tmp_path):
-    in_a_child(lambda: append_up_to_a_size(tmp_path / "store"))
+    in_child(lambda: append_up_to_a_size(tmp_path / "store"))
+
+
+def damage_before_a_long_tail(path: Path) -> int:
+    """Have a process die whose log is damaged at its second batch; return the log's bytes."""
+
+    def work() -> None:
+        store = eoslog.open(path, create=True, config={"eoslog.journal.bytes": 0})
+        store.create_topic("rows", config={"segment.bytes": 10**8})
+        for number in range(20):
+            engine_of(store).partition("rows", 0).append_columns(
+                [b"%02d" % number + b"v" * 100_000]
+            )
+        die()
+
+    assert dies_in_child(work)
+    log = path / "rows-0" / f"{0:020d}.log"
+    with log.open("r+b") as file:
+        file.seek(150_000)
+        file.write(b"damage")
+    return log.stat().st_size
+
+
+def recover_up_to_a_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is cut off is larger than a file may be: it stays, and what is sound is read."""
+    kept = path / "state" / "cut" / "rows-0"
+    file_bytes = damage_before_a_long_tail(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(2):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, limits[1]))
+        store = eoslog.open(path)
+        partition = engine_of(store).partition("rows", 0)
+        records, _ = partition.fetch_records(0, 100, 1 << 20)
+        assert [one.value[:2] for one in records] == [b"00"]
+        with pytest.raises(StoreFailedError):
+            partition.append_columns([b"later"])
+        with pytest.raises(StoreError):
+            store.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert list(kept.iterdir()) == []
+        assert (path / "rows-0" / f"{0:020d}.log").stat().st_size == file_bytes
+    assert "there is no room to keep what recovery has to cut off after offset 1" in caplog.text
+    with eoslog.open(path) as store:
+        engine_of(store).partition("rows", 0).append_columns([b"later"])
+        assert store.partition("rows", 0).log_end_offset == 2
+        assert store.verify() == []
+    assert [one.stat().st_size > 1_500_000 for one in kept.iterdir()] == [True]
+
+
+def test_recovery_without_room_for_what_it_cuts_off(tmp_path, caplog):
+    in_child(lambda: recover_up_to_a_size(tmp_path / "store", caplog))

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 from cli_calls import DONE, FAILED, assert_mistake, call
-from staged_jobs import key_of, value_of
+from staged_jobs import load, value_of
+from stores import QUIET
 from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFullError
-from eoslog.fs.checkpoint_file import RECOVERY_POINT, write_checkpoint
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, write_checkpoints
 from eoslog.inspect import store_copy
 
 pytestmark = pytest.mark.crash
 
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 Damage = Callable[[Path], Any]
 
 
@@ -41,12 +41,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
                 producer.append("t", 0, [b"of a transaction"])
                 producer.send_offsets_to_transaction({eoslog.TopicPartition("t", 0): 3}, "g")
                 getattr(producer, end)()
-        with store.producer(transactional_id="bulk", staged=True) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            for number in range(20):
-                producer.send("t", value_of(number), key=key_of(number), partition=1)
-            producer.commit_transaction()
+        load(store, "bulk", {("t", 1): [value_of(number) for number in range(20)]})
     if request.param == "stopped":
         as_of_a_crash(path)
     return path
@@ -127,8 +122,8 @@ DAMAGES: dict[str, Damage] = {
     "topics.json gone": lambda path: lose(path / "state" / "topics.json"),
     "meta.properties": lambda path: (path / "meta.properties").write_text("version=x\n"),
     "a checkpoint": lambda path: (path / RECOVERY_POINT).write_text("no checkpoint"),
-    "a checkpoint beyond its log": lambda path: write_checkpoint(
-        path / RECOVERY_POINT, {eoslog.TopicPartition("t", 0): 5000}
+    "a checkpoint beyond its log": lambda path: write_checkpoints(
+        {path / RECOVERY_POINT: {eoslog.TopicPartition("t", 0): 5000}}
     ),
     "checkpoints gone": lambda path: [lose(one) for one in path.glob("*-checkpoint")],
     "a directory of no topic": lambda path: shutil.copytree(path / "t-0", path / "other-0"),

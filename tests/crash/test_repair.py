@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
-import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
-from kills import in_child
+from harness.fork import Kill, dies_in_child
 from noted_sums import forget_sums
+from store_copies import copy_store
+from stores import QUIET
 from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreInUseError
-from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoints
 from eoslog.inspect import store_repair
 from eoslog.inspect.store_repair import StoreRepair
 from eoslog.store.retention import apply_retention
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 pytestmark = pytest.mark.crash
 
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 T0 = TopicPartition("t", 0)
 
 
@@ -128,6 +128,19 @@ def test_a_torn_tail_is_cut_and_kept(stopped, how):
     assert len(values(stopped)) == 42
     status, said = repair(stopped)
     assert (status, said["sound"], said["changes"]) == (DONE, True, [])
+
+
+def test_a_copy_that_finds_no_room_is_removed(stopped, monkeypatch):
+    log = logs(stopped)[-1]
+    cut_log(log, last_position(log) + 40)
+    before = everything(stopped)
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(store_repair, "sync_file", fail)
+    assert call("verify", "--repair", "--store", stopped).status != DONE
+    assert everything(stopped) == before
 
 
 def test_a_sound_store_is_left_as_it_is(path):
@@ -234,7 +247,7 @@ def test_bytes_behind_the_end_of_a_clean_stop(path):
 
 
 def test_a_tail_below_the_recovery_point(stopped):
-    write_checkpoint(stopped / RECOVERY_POINT, {T0: 44})
+    write_checkpoints({stopped / RECOVERY_POINT: {T0: 44}})
     log = logs(stopped)[-1]
     cut_log(log, last_position(log) + 20)
     assert_refused(stopped, "the recovery point shows that the log went up to offset 44")
@@ -318,6 +331,33 @@ def test_a_checkpoint_that_is_none_is_made_anew(path):
     assert read_checkpoint(path / RECOVERY_POINT)[T0] == 44
 
 
+@pytest.mark.parametrize("content", [b"", b"version: 0\ntopic_id: x", b"\xff"])
+def test_the_id_of_a_topic_that_is_damaged_is_made_anew(path, content):
+    metadata = path / "t-0" / "partition.metadata"
+    sound = metadata.read_bytes()
+    metadata.write_bytes(content)
+    status, said = repair(path, "--dry-run")
+    assert (status, len(said["planned"]), said["refused"]) == (FAILED, 1, [])
+    status, said = repair(path)
+    assert (status, said["sound"]) == (DONE, True), said
+    (change,) = said["changes"]
+    assert change["path"] == str(metadata)
+    assert Path(change["kept"]).read_bytes() == content
+    assert metadata.read_bytes() == sound
+    assert len(values(path)) == 42
+    assert repair(path)[1]["changes"] == []
+
+
+def test_the_id_of_another_topic_is_left_to_whoever_knows_whose_it_is(path):
+    metadata = path / "t-0" / "partition.metadata"
+    wrong = metadata.read_bytes()[:-22] + b"AAAAAAAAAAAAAAAAAAAAAQ"
+    metadata.write_bytes(wrong)
+    status, said = repair(path)
+    assert status == FAILED
+    assert {one["path"] for one in said["refused"]} == {str(metadata)}
+    assert metadata.read_bytes() == wrong
+
+
 def test_rows_that_are_wrong_are_made_anew(path):
     plant_a_wrong_row(path)
     status, said = repair(path)
@@ -332,7 +372,7 @@ def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted)
     if deleted:
         with eoslog.open(path) as store:
             config = {"retention.bytes": 0, "retention.ms": -1}
-            partition = store.partition("t", 0)
+            partition = engine_of(store).partition("t", 0)
             assert apply_retention(partition, parts_of(store).files.names, config, 0) > 0
     plant_a_wrong_row(path)
     wrong = max((path / "t-0").glob("*.snapshot"))
@@ -372,41 +412,28 @@ def test_files_of_nobody_are_left_to_whoever_knows_them(path):
 # A repair that dies.
 
 
+KILLS_OF_REPAIRS = [
+    *(Kill(os, "fsync", nth) for nth in (1, 2, 3, 4)),
+    *(Kill(Path, "replace", nth) for nth in (1, 2, 3, 4)),
+    Kill(store_repair, "_keep"),
+    Kill(Path, "rename"),
+]
+
+
 @pytest.mark.every_nth(3)
-@pytest.mark.parametrize("step", ["fsync", "truncate", "rename", "replace"])
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_repair_that_was_killed_is_finished_by_the_next(stopped, tmp_path, step, nth):
+@pytest.mark.parametrize("kill", KILLS_OF_REPAIRS, ids=str)
+def test_a_repair_that_was_killed_is_finished_by_the_next(stopped, kill):
     log = logs(stopped)[-1]
     torn = b"noise" * 50
     log.write_bytes(log.read_bytes() + torn)
     index = logs(stopped)[0].with_suffix(".index")
     index.write_bytes(index.read_bytes()[:8] * 2)
 
-    def killed() -> str:
-        calls = 0
-
-        def dying(original):
-            def call_it(*arguments, **options):
-                nonlocal calls
-                calls += 1
-                if calls == nth:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return original(*arguments, **options)
-
-            return call_it
-
-        if step == "fsync":
-            os.fsync = dying(os.fsync)
-        elif step == "truncate":
-            store_repair._keep = dying(store_repair._keep)
-        elif step == "rename":
-            Path.rename = dying(Path.rename)
-        else:
-            Path.replace = dying(Path.replace)
+    def killed() -> None:
+        kill.arm()
         call("verify", "--repair", "--store", stopped)
-        return "alive"
 
-    in_child(killed, tmp_path)
+    assert dies_in_child(killed)
     status, said = repair(stopped)
     assert (status, said["sound"]) == (DONE, True), said
     kept = [one.read_bytes() for one in (stopped / "state" / "cut").rglob("*.log.*")]
@@ -421,7 +448,7 @@ def test_everything_is_refused_if_something_is(stopped):
     """Of two faults, one of which could be repaired, none is touched."""
     log = logs(stopped)[-1]
     log.write_bytes(log.read_bytes() + b"noise")
-    shutil.copytree(stopped, stopped.parent / "copy")
+    copy_store(stopped, stopped.parent / "copy")
     first = logs(stopped)[0]
     data = bytearray(first.read_bytes())
     data[100] ^= 1

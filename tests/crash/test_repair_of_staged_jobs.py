@@ -9,33 +9,31 @@ from typing import Any
 
 import pytest
 from cli_calls import DONE, FAILED, call
+from staged_jobs import load
+from stores import QUIET
 from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.inspect.durable_bounds import job_parts
-from eoslog.session.store_paths import StorePaths
-from eoslog.staging import pending_jobs, staged_job
-from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_spans import JobSpan, OffsetRange, span_of_bounds
+from eoslog.session.paths import StorePaths
+from eoslog.staging import job as staged_job
+from eoslog.staging import pending_jobs
+from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.spans import JobSpan, OffsetRange, span_of_bounds
+from eoslog.store.store import engine_of
 from eoslog.transactions.state_key import RECENT_JOBS, state_key
 
 pytestmark = pytest.mark.crash
 
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 T1 = TopicPartition("t", 1)
 
 
 def stage_and_commit(store: Any, name: str = "jobs", **options: Any) -> None:
-    with store.producer(transactional_id=name, staged=True) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        for partition in (0, 1):
-            producer.append("t", partition, [b"%d" % number for number in range(20)])
-        if options:
-            producer.send_offsets_to_transaction(options["offsets"], "readers")
-        producer.commit_transaction()
+    values = [b"%d" % number for number in range(20)]
+    offsets = {"readers": options["offsets"]} if options else None
+    load(store, name, {("t", 0): values, ("t", 1): values}, offsets)
 
 
 def make(path: Path, **options: Any) -> Path:
@@ -79,7 +77,7 @@ def assert_refused(path: Path, *words: str) -> None:
 
 def count(path: Path, partition: int = 1) -> int:
     with eoslog.open(path) as store:
-        return len(store.partition("t", partition).fetch_records(0, 1000, 1 << 20)[0])
+        return len(engine_of(store).partition("t", partition).fetch_records(0, 1000, 1 << 20)[0])
 
 
 def test_a_complete_job_is_not_cut(tmp_path):

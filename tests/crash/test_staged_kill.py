@@ -8,18 +8,17 @@ job was run again all of it is there once.
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
+import shutil
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kills import WITHIN, Kill, die, in_child
+from harness.fork import WITHIN, Fork, Kill, die, dies_in_child, in_child
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -38,18 +37,21 @@ import eoslog
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_records import decode_offset_key
-from eoslog.staging import attempt_files, staged_commit, staged_job, staged_leftovers
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.records import decode_offset_key
+from eoslog.staging import attempt_files
+from eoslog.staging import commit as staged_commit
+from eoslog.staging import job as staged_job
+from eoslog.staging import leftovers as staged_leftovers
+from eoslog.staging.adoption import HeldPartitions
 from eoslog.staging.attempt_files import AttemptFiles
-from eoslog.staging.staged_adoption import HeldPartitions
-from eoslog.staging.staged_job import VERSION_PARTITION
-from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage.partition import Partition
+from eoslog.staging.job import VERSION_PARTITION
+from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.message import StagedMessage
+from eoslog.staging.writer import StagedWriter
 from eoslog.storage.partition_producers import PartitionProducers
-from eoslog.store.store import parts_of
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -66,7 +68,7 @@ def offsets_of(version: int) -> dict[str, dict[TopicPartition, int]]:
     return {GROUP: {READ: 1000 + version}}
 
 
-def groups_partition(store: eoslog.Store) -> Partition:
+def groups_partition(store: eoslog.Store) -> UnifiedLog:
     """Where the group's offsets are."""
     return parts_of(store).files.partitions.offsets_partition(
         parts_of(store).files.group_offsets.log.partition_of(GROUP)
@@ -88,14 +90,14 @@ def write_half(write: Callable[..., int], descriptor: int, data: bytes) -> None:
     write(descriptor, data[: len(data) // 2])
 
 
-def adopt_half(adopt: Callable[..., Any], partition: Partition, staged: Any, pid: int) -> None:
+def adopt_half(adopt: Callable[..., Any], partition: UnifiedLog, staged: Any, pid: int) -> None:
     headers = iter_batches(staged)
     assert len(headers) > 1
     adopt(partition, bytes(staged[: headers[len(headers) // 2].position_bytes]), pid)
 
 
 def sync_half(sync: Callable[..., Any], held: HeldPartitions) -> None:
-    held.sync_partition(next(iter(held._held)))
+    held.sync_partition(next(iter(held.wanted)))
 
 
 def remove_half(remove: Callable[..., Any], path: Path, staging_path: Path, *_: Any) -> None:
@@ -137,7 +139,7 @@ def commit_and_die(path: Path, messages: list[StagedMessage], kill: Kill) -> Non
         parts_of(store).staged.clear_leftovers()
         raise AssertionError(f"the driver outlived {kill}")
 
-    assert in_child(driver, path.parent) is None
+    assert dies_in_child(driver)
 
 
 def open_and_die(path: Path, kill: Kill) -> bool:
@@ -148,7 +150,7 @@ def open_and_die(path: Path, kill: Kill) -> bool:
         parts_of(eoslog.open(path)).staged.clear_leftovers()
         return "opened"
 
-    return in_child(opener, path.parent) is None
+    return dies_in_child(opener)
 
 
 def check_exactly_once(path: Path, *, decided: bool) -> None:
@@ -204,7 +206,7 @@ def test_a_task_killed_anywhere_leaves_nothing_that_counts(path, tmp_path, kill)
         kill.arm()
         stage(path, "run-1", "000000-0", half)
 
-    assert in_child(task, tmp_path) is None
+    assert dies_in_child(task)
     # The retry, and the job's other task.
     messages = [
         stage(path, "run-1", "000000-1", half),
@@ -244,10 +246,10 @@ BEFORE_DECISION = [
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(staged_job, "write_atomically", 1, when) for when in ("before", "within", "after")],
     Kill(CompactedLog, "append", 1, "before"),
-    Kill(Partition, "append_columns", 1, "before"),
+    Kill(UnifiedLog, "append_columns", 1, "before"),
 ]
 ADOPTION = [
-    Kill(Partition, "adopt", nth, when)
+    Kill(UnifiedLog, "adopt", nth, when)
     for nth in range(1, FILES + 1)
     for when in ("before", "within", "after")
 ]
@@ -260,9 +262,9 @@ AFTER_ADOPTION = [
         for owner, name, nth in (
             (GroupOffsets, "adopt", 1),
             (GroupOffsets, "ensure_group", 1),
-            (Partition, "append_columns", 2),  # The offsets,
-            (Partition, "append_marker", 1),  # their marker,
-            (Partition, "append_columns", 3),  # the complete record.
+            (UnifiedLog, "append_columns", 2),  # The offsets,
+            (UnifiedLog, "append_marker", 1),  # their marker,
+            (UnifiedLog, "append_columns", 3),  # the complete record.
         )
         for when in ("before", "after")
     ],
@@ -275,7 +277,7 @@ AFTER_ADOPTION = [
     ],
 ]
 AFTER_DECISION = [
-    Kill(Partition, "append_columns", 1, "after"),  # Written, and not yet synced.
+    Kill(UnifiedLog, "append_columns", 1, "after"),  # Written, and not yet synced.
     Kill(CompactedLog, "append", 1, "after"),
     *ADOPTION,
     *[Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")],
@@ -304,6 +306,20 @@ def test_a_long_list_of_files_is_found_again(path, monkeypatch, kill):
     check_exactly_once(path, decided=True)
 
 
+@pytest.mark.every_nth(2)
+@pytest.mark.parametrize(
+    "kill",
+    [Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")]
+    + [kill for kill in AFTER_ADOPTION if kill.owner is not PartitionProducers],
+    ids=str,
+)
+def test_a_job_that_is_in_the_log_is_found_without_its_directory(path, kill):
+    """Its record says that it is decided, not what there is in `staging`."""
+    commit_and_die(path, stage_job(path, "run-1", JOB), kill)
+    shutil.rmtree(path / "staging")
+    check_exactly_once(path, decided=True)
+
+
 @pytest.mark.parametrize("kill", [ADOPTION[4], ADOPTION[7], AFTER_ADOPTION[0]], ids=str)
 def test_records_older_than_any_expiry_are_adopted_once_too(path, kill):
     """What a producer's records say of the time must not make a partition forget it too early."""
@@ -328,7 +344,9 @@ def test_a_job_larger_than_a_segment_is_adopted_over_several(path, kill):
         with eoslog.open(path) as store:
             assert visible_numbers(store, topic) == expected_numbers(JOB)
             assert visible_numbers(store) == expected_numbers(BEFORE)
-            assert all(store.partition(topic, number).segment_count > 2 for number in (0, 1, 2))
+            assert all(
+                engine_of(store).partition(topic, number).segment_count > 2 for number in (0, 1, 2)
+            )
             assert not store.commit_staged(
                 APP, 1, stage_job(path, "run-2", JOB, topic=topic)
             ).committed
@@ -339,14 +357,14 @@ def test_a_job_larger_than_a_segment_is_adopted_over_several(path, kill):
 
 FIRST = [Kill(CompactedLog, "append", 1, "after"), ADOPTION[4], ADOPTION[-1]]
 SECOND = [
-    *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("within", "after")],
+    *[Kill(UnifiedLog, "adopt", nth, when) for nth in (1, 3) for when in ("within", "after")],
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(CompactedLog, "append", 1, when) for when in ("before", "after")],
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("within", "after")],
     Kill(PartitionProducers, "forget_adopted", 2, "after"),
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
-    *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
+    *[Kill(UnifiedLog, "append_marker", 1, when) for when in ("before", "after")],
     *[Kill(GroupOffsets, "ensure_group", 1, when) for when in ("before", "after")],
 ]
 
@@ -365,8 +383,8 @@ def test_whoever_completes_the_job_may_be_killed_too(path, first, second):
 def test_it_may_be_killed_any_number_of_times(path, first):
     commit_and_die(path, stage_job(path, "run-1", JOB), first)
     for _ in range(FILES):
-        open_and_die(path, Kill(Partition, "adopt", 1, "within"))
-        open_and_die(path, Kill(Partition, "adopt", 1, "after"))
+        open_and_die(path, Kill(UnifiedLog, "adopt", 1, "within"))
+        open_and_die(path, Kill(UnifiedLog, "adopt", 1, "after"))
     check_exactly_once(path, decided=True)
 
 
@@ -392,7 +410,7 @@ def test_unsynced_bytes_of_an_adoption_may_be_lost(path, seed):
 @pytest.mark.parametrize(
     "kill",
     [
-        Kill(Partition, "append_marker", 1, "before"),
+        Kill(UnifiedLog, "append_marker", 1, "before"),
         Kill(GroupOffsets, "adopt", 1, "after"),
         Kill(HeldPartitions, "release", 1, "before"),
         Kill(HeldPartitions, "release", 1, "after"),
@@ -417,37 +435,24 @@ def test_offsets_that_were_not_synced_may_be_lost(path, kill):
 @pytest.mark.parametrize("decision", ["commit", "give up"])
 def test_a_zombie_that_writes_on_after_the_decision_changes_nothing(path, decision):
     """An attempt that nobody waits for any more goes on for seconds."""
-    to_zombie, go_on = os.pipe()
-    at_work, tell = os.pipe()
-    zombie = os.fork()
-    if zombie == 0:
+
+    def write_on(fork: Fork) -> str:
+        writer = StagedWriter(
+            path, APP, "run-1", "zombie", partitions={TOPIC: PARTITIONS}, batch_bytes_max=300
+        )
+        writer.append(TOPIC, 0, [value_of(number) for number in JOB])
+        fork.say("at work")
+        fork.wait()
         try:
-            os.close(go_on)
-            writer = StagedWriter(
-                path,
-                APP,
-                "run-1",
-                "zombie",
-                partitions={TOPIC: PARTITIONS},
-                batch_bytes_max=300,
-            )
-            writer.append(TOPIC, 0, [value_of(number) for number in JOB])
-            os.write(tell, b"!")
-            os.read(to_zombie, 1)
-            try:
-                for number in range(PARTITIONS):
-                    writer.append(TOPIC, number, [value_of(number) for number in JOB])
-                writer.close()
-            except StagedCommitError:
-                os._exit(7)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    os.close(to_zombie)
-    os.close(tell)
-    assert os.read(at_work, 1) == b"!", "the zombie failed; see its traceback"
-    os.close(at_work)
+            for number in range(PARTITIONS):
+                writer.append(TOPIC, number, [value_of(number) for number in JOB])
+            writer.close()
+        except StagedCommitError:
+            return "told"
+        return "wrote all"
+
+    zombie = Fork(write_on)
+    zombie.hear()
     assert (path / "staging" / APP / "run-1" / "zombie").is_dir()
     messages = stage_job(path, "run-1", JOB)
     with eoslog.open(path) as store:
@@ -455,10 +460,8 @@ def test_a_zombie_that_writes_on_after_the_decision_changes_nothing(path, decisi
             assert store.commit_staged(APP, 1, messages).committed
         else:
             assert store.sweep_run(APP, "run-1") > 0
-        os.write(go_on, b"!")
-        os.close(go_on)
-        _, status = os.waitpid(zombie, 0)
-        assert os.WEXITSTATUS(status) == 7, "it was told"
+        zombie.tell()
+        assert zombie.end() == "told"
         expected = expected_numbers(BEFORE, JOB) if decision == "commit" else None
         assert visible_numbers(store) == (expected or expected_numbers(BEFORE))
         parts_of(store).staged.sweep()
@@ -487,7 +490,7 @@ def test_an_older_driver_is_fenced_after_a_crash_of_the_newer_one(path):
         store.begin_run(APP)
         die()
 
-    assert in_child(newer, path.parent) is None
+    assert dies_in_child(newer)
     with eoslog.open(path) as store:
         with pytest.raises(StagedRunFencedError):
             store.commit_staged(APP, 1, late)
@@ -497,7 +500,7 @@ def test_an_older_driver_is_fenced_after_a_crash_of_the_newer_one(path):
 # At any moment.
 
 
-def drive_until_killed(path: Path, seed: int, report: int) -> None:
+def drive_until_killed(path: Path, seed: int, fork: Fork) -> None:
     """A driver that runs one version after the other; each has 60 records of its own."""
     noise = random.Random(seed)
     store = eoslog.open(path, durability=noise.choice(["commit", "process"]))
@@ -508,7 +511,7 @@ def drive_until_killed(path: Path, seed: int, report: int) -> None:
         run_id = f"life-{seed}-{version}"
         messages = stage_job(path, run_id, job, tasks=noise.randrange(1, 4), durability="process")
         assert store.commit_staged(APP, version, messages, offsets=offsets_of(version)).committed
-        os.write(report, b"%d\n" % version)
+        fork.say(version)
         version += 1
 
 
@@ -521,23 +524,10 @@ def lives_and_deaths(path: Path, rounds: int, seed: int) -> None:
     for life in range(10 * rounds):
         if life >= rounds and highest > rounds // 2:
             break
-        reads, writes = os.pipe()
-        driver = os.fork()
-        if driver == 0:
-            try:
-                os.close(reads)
-                drive_until_killed(path, seed * 1000 + life, writes)
-            finally:
-                traceback.print_exc()
-                os._exit(1)
-        os.close(writes)
+        driver = Fork(partial(drive_until_killed, path, seed * 1000 + life))
         time.sleep(noise.uniform(0.02, 0.4) * max(1, life / rounds))
-        os.kill(driver, signal.SIGKILL)
-        _, status = os.waitpid(driver, 0)
-        assert os.WIFSIGNALED(status), "the driver failed by itself; see its traceback"
-        with os.fdopen(reads, "rb") as reported:
-            acknowledged = [int(line) for line in reported.read().split()]
-        highest = max([highest, *acknowledged])
+        assert driver.kill()
+        highest = max([highest, *driver.said])
         with eoslog.open(path) as store:
             decided = store.application(APP).version
             assert highest <= decided <= highest + 1
@@ -568,6 +558,6 @@ def test_messages_of_a_dead_driver_can_be_committed_by_another_process(path):
             found = [StagedMessage(**fields) for fields in json.loads(text)]
             return store.commit_staged(APP, 1, found).records
 
-    assert in_child(other, path.parent) == len(JOB)
+    assert in_child(other) == len(JOB)
     with eoslog.open(path) as store:
         assert visible_numbers(store) == expected_numbers(BEFORE, JOB)

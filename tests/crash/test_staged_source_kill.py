@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kills import Kill, in_child
+from harness.fork import Kill, dies_in_child
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -25,11 +25,11 @@ from staged_jobs import (
 
 import eoslog
 from eoslog.errors import StagedRunFencedError, StagedSourceError
-from eoslog.staging import staged_leftovers
-from eoslog.staging.staged_adoption import HeldPartitions
-from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_source import VersionSource, version_run_id
-from eoslog.storage.partition import Partition
+from eoslog.staging import leftovers as staged_leftovers
+from eoslog.staging.adoption import HeldPartitions
+from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.source import VersionSource, version_run_id
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
@@ -40,8 +40,8 @@ ROWS = 30
 NOT_DECIDED = [Kill(HeldPartitions, "hold_at_end"), Kill(CompactedLog, "append")]
 DECIDED = [
     Kill(CompactedLog, "append", when="after"),
-    Kill(Partition, "adopt"),
-    Kill(Partition, "adopt", nth=3, when="after"),
+    Kill(UnifiedLog, "adopt"),
+    Kill(UnifiedLog, "adopt", nth=3, when="after"),
     Kill(CompactedLog, "append", nth=2),
     Kill(CompactedLog, "append", nth=2, when="after"),
     Kill(Leftovers, "put_away"),
@@ -80,7 +80,7 @@ def die_in_commit(path: Path, tmp_path: Path, kill: Kill, *arguments: Any, **opt
             kill.arm()
             commit(store, *arguments, **options)
 
-    assert in_child(work, tmp_path) is None
+    assert dies_in_child(work)
 
 
 def check(store: Any, *numbers: int) -> None:

@@ -11,8 +11,9 @@ from reference_model import batch_codec as codec
 
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.fs.checkpoint_file import write_checkpoint
+from eoslog.fs.checkpoint_file import write_checkpoints
 from eoslog.storage.offset_checkpoints import LOG_START_OFFSET, RECOVERY_POINT
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.crash
 
@@ -129,15 +130,15 @@ def test_a_store_reports_what_was_cut_and_goes_on(tmp_path: Path) -> None:
     with eoslog.open(path, create=True) as store:
         store.create_topic("t")
         store.producer().append("t", 0, [b"0"])
-        store.partition("t", 0).roll()
+        engine_of(store).partition("t", 0).roll()
         store.producer().append("t", 0, [b"%d" % number for number in range(1, 6)])
     (path / ".kafka_cleanshutdown").unlink()
     segment = path / "t-0" / f"{1:020d}.log"
     segment.write_bytes(damaged(segment.read_bytes()))
-    write_checkpoint(path / RECOVERY_POINT, {})
-    write_checkpoint(path / LOG_START_OFFSET, {where: 4})
+    write_checkpoints({path / RECOVERY_POINT: {}})
+    write_checkpoints({path / LOG_START_OFFSET: {where: 4}})
     with eoslog.open(path) as store:
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         assert partition.cut_bytes > 0
         assert sorted(one.name for one in partition.path.glob("*.log")) == [f"{4:020d}.log"]
         assert (partition.log_start_offset, partition.log_end_offset) == (4, 4)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from crash.shared_log import FIELDS, SharedLog
+from harness.fork import Fork
 
 pytestmark = pytest.mark.crash
 
@@ -53,25 +54,19 @@ def shared(tmp_path: Path) -> SharedLog:
 def holder(shared: SharedLog) -> Iterator[int]:
     """A process that has the turn until SIGUSR1 comes, and then ends it."""
     shared.open().close(clean=False)
-    ready, told = os.pipe()
-    process_id = os.fork()
-    if process_id == 0:
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-            turn = Turn(shared)
-            turn.take()
-            os.write(told, b"1")
-            signal.sigwait([signal.SIGUSR1])
-            turn.end()
-            signal.sigwait([signal.SIGUSR1])
-        finally:
-            os._exit(0)
-    assert os.read(ready, 1) == b"1"
-    os.close(ready)
-    os.close(told)
-    yield process_id
-    os.kill(process_id, signal.SIGKILL)
-    os.waitpid(process_id, 0)
+
+    def hold(fork: Fork) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        turn = Turn(shared)
+        turn.take()
+        fork.say("holds")
+        signal.sigwait([signal.SIGUSR1])
+        turn.end()
+        signal.sigwait([signal.SIGUSR1])
+
+    with Fork(hold) as fork:
+        fork.hear()
+        yield fork.pid
 
 
 def test_the_others_sync_without_a_holder_that_does_not_go_on(shared: SharedLog, holder: int):

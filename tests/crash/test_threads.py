@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 from partition_files import PartitionFiles, all_records
 
 import eoslog
 from eoslog.errors import EoslogError, LogClosedError, OffsetOutOfRangeError
+from eoslog.store.store import engine_of
 
 pytestmark = pytest.mark.crash
 
@@ -148,7 +149,7 @@ def upkeep(log, noise: random.Random, *, deletes: bool) -> None:
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_everything_at_once(tmp_path, deletes):
-    in_a_child(lambda: everything_at_once(tmp_path, deletes))
+    in_child(lambda: everything_at_once(tmp_path, deletes))
 
 
 def everything_at_once(root: Path, deletes: bool) -> None:
@@ -176,7 +177,7 @@ def everything_at_once(root: Path, deletes: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_closing_while_others_work(tmp_path, clean):
-    in_a_child(lambda: closing_while_others_work(tmp_path, clean))
+    in_child(lambda: closing_while_others_work(tmp_path, clean))
 
 
 def closing_while_others_work(root: Path, clean: bool) -> None:
@@ -203,7 +204,7 @@ def closing_while_others_work(root: Path, clean: bool) -> None:
 
 
 def test_closing_a_store_while_others_work(tmp_path):
-    in_a_child(lambda: closing_a_store_while_others_work(tmp_path))
+    in_child(lambda: closing_a_store_while_others_work(tmp_path))
 
 
 def closing_a_store_while_others_work(root: Path) -> None:
@@ -223,7 +224,7 @@ def closing_a_store_while_others_work(root: Path) -> None:
         store.close()
         crew.join_all()
         with eoslog.open(path) as again:
-            values = [record.value for record in all_records(again.partition(TOPIC, 0))]
+            values = [record.value for record in all_records(engine_of(again).partition(TOPIC, 0))]
             for producer in range(WRITERS):
                 numbers = [int(v[2:]) for v in values if v.startswith(b"%d:" % producer)]
                 assert numbers == list(range(len(numbers)))

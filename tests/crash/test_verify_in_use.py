@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 from partition_files import PartitionFiles
 
 import eoslog.bindings.opened_log as opened_log
@@ -224,7 +224,7 @@ def test_a_damaged_length_costs_no_memory_and_a_long_batch_is_checked(make_parti
 
 
 def test_a_file_is_cut_at_any_moment(tmp_path):
-    in_a_child(lambda: cut_at_any_moment(tmp_path))
+    in_child(lambda: cut_at_any_moment(tmp_path))
 
 
 def cut_at_any_moment(root: Path) -> None:
@@ -255,7 +255,7 @@ def cut_at_any_moment(root: Path) -> None:
 
 
 def test_writers_roll_and_retention_deletes(tmp_path):
-    in_a_child(lambda: rolls_and_deletions(tmp_path))
+    in_child(lambda: rolls_and_deletions(tmp_path))
 
 
 def rolls_and_deletions(root: Path) -> None:

@@ -26,12 +26,15 @@ import pyarrow as pa  # noqa: E402
 
 import eoslog  # noqa: E402
 from eoslog import TopicPartition  # noqa: E402
-from eoslog.staging.staged_leftovers import Leftovers  # noqa: E402
+from eoslog.staging.leftovers import Leftovers  # noqa: E402
+from eoslog.store.store import engine_of  # noqa: E402
 
 # The background thread would remove the trash between two moves or not: the later move makes it
 # again, and then draws a second name.
 Leftovers.empty_trash = lambda *_, **__: None  # type: ignore[method-assign]
 NOW_MS = 2_000_000_000_000
+# A journal's thread draws bytes of its own, and has decisions name what they rest on.
+WITHOUT_JOURNAL = {"eoslog.journal.bytes": 0}
 
 
 def without_transactions(store: eoslog.Store) -> None:
@@ -79,16 +82,20 @@ def groups(store: eoslog.Store) -> None:
 
 def staged(store: eoslog.Store) -> None:
     for number in range(2):
-        with store.producer(transactional_id="job", staged=True) as producer:
-            producer.init_transactions()
-            with producer.transaction():
-                for topic in ("orders", "sums"):
-                    producer.append(topic, number, [b"staged %d" % one for one in range(10)])
-                producer.send_offsets_to_transaction({TopicPartition("orders", 1): 3}, "job")
+        records = [b"staged %d" % one for one in range(10)]
+        offsets = {"job": {TopicPartition("orders", 1): 3}}
+        run_id = store.begin_run("job")
+        with eoslog.StagedWriter(
+            store.path, "job", run_id, "0", partitions={"orders": 2, "sums": 2}
+        ) as writer:
+            for topic in ("orders", "sums"):
+                writer.append(topic, number, records)
+        version = store.application("job").version + 1
+        store.commit_staged("job", version, [writer.message], offsets=offsets)
 
 
 def main(path: Path) -> None:
-    with eoslog.open(path, create=True) as store:
+    with eoslog.open(path, create=True, config=WITHOUT_JOURNAL) as store:
         store.create_topic("orders", partitions=2)
         store.create_topic("sums", partitions=2, config={"segment.bytes": 1 << 20})
         without_transactions(store)
@@ -100,8 +107,8 @@ def main(path: Path) -> None:
             producer.begin_transaction()
             producer.send("sums", value=b"prepared", partition=0)
             token = producer.prepare_transaction()
-        store.partition("sums", 0).roll()
-    with eoslog.open(path) as store:
+        engine_of(store).partition("sums", 0).roll()
+    with eoslog.open(path, config=WITHOUT_JOURNAL) as store:
         without_transactions(store)
         transactions(store)
         store.commit_prepared([token])

@@ -23,7 +23,7 @@ from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, row_state
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import CorruptRecordError, EoslogError
-from eoslog.storage.journal_replay import ranges_of
+from eoslog.storage.journal_replay import halves_of
 from eoslog.storage.lmdb_environment import CorruptRowError
 from eoslog.storage.producer_state_store import checked, sealed
 from fuzz.targets import folder, snapshot_with_sum, target, with_sums
@@ -38,7 +38,7 @@ CONFIG = {
 BASE_MS = 1_790_000_000_000
 COMMITTED, ABORTED = 7, 8
 SESSION = b"a store's session"[:16]
-HALF_MAGIC, RECORD_MAGIC = 0x31304C4148534F45, 0x3130434552534F45
+HALF_MAGIC, RECORD_MAGIC = 0x32304C4148534F45, 0x3230434552534F45
 # Of a control page: its fields, and the locks behind them.
 _PUBLISHED_FROM, _LOCKS_FROM = 36, 112
 
@@ -263,8 +263,13 @@ def journal_file(data: bytes) -> Path:
 @target()
 def commit_journal(data: bytes) -> None:
     """A file that may be anything in the place of a journal."""
-    for one in ranges_of(journal_file(data)):
-        bytes(one.data)
+    read_journal(journal_file(data))
+
+
+def read_journal(path: Path) -> None:
+    for half in halves_of(path):
+        for one in half.ranges:
+            bytes(half.bytes_of(one))
 
 
 @target()
@@ -272,12 +277,11 @@ def commit_journal_with_sums(data: bytes) -> None:
     """Headers whose checksums are right, and records that say anything of themselves."""
     header = struct.pack("<I16sQQ", 0, bytes(16), 4 * BLOCK_BYTES, 1)
     block = struct.pack("<QI", HALF_MAGIC, crc32c(header)) + header
-    record = data[:4] + bytes(16) + struct.pack("<QQ", 1, 1) + data[4:]
+    record = data[:4] + bytes(16) + struct.pack("<QQQQ", 1, 1, 1, 0) + data[4:]
     half = block.ljust(BLOCK_BYTES, b"\0")
     half += struct.pack("<QI", RECORD_MAGIC, crc32c(record)) + record
     half = half[: 4 * BLOCK_BYTES].ljust(4 * BLOCK_BYTES, b"\0")
-    for one in ranges_of(journal_file(half + bytes(len(half)))):
-        bytes(one.data)
+    read_journal(journal_file(half + bytes(len(half))))
 
 
 @target()

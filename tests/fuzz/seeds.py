@@ -21,15 +21,15 @@ from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.groups.group_members import GroupMembers, Member
-from eoslog.groups.group_records import (
+from eoslog.groups.members import GroupMembers, Member
+from eoslog.groups.records import (
     OffsetValue,
     encode_members_key,
     encode_members_value,
     encode_offset_key,
     encode_offset_value,
 )
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.staging.message import STAGED_PRODUCER_ID_MIN
 from eoslog.store.store import parts_of
 from fuzz.partition_targets import fresh, opened_in_session, template
 
@@ -178,6 +178,7 @@ def seeds_of_a_store(path: Path) -> Iterator[Seed]:
     yield "checkpoint", (path / "recovery-point-offset-checkpoint").read_bytes()
     yield "partition_metadata", (path / "orders-0/partition.metadata").read_bytes()
     yield "topics_file", (path / "state/topics.json").read_bytes()
+    yield "older_topics", b'{}\t297bd0aa\n{"a":null}\t01b0ae7b\n'
     yield "clean_close_marker", (path / ".kafka_cleanshutdown").read_bytes()
     unrecovered = {"version": 1, "session": "ab", "partitions": ["orders-0"]}
     yield "clean_close_marker", json.dumps(unrecovered).encode()

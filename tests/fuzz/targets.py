@@ -29,7 +29,7 @@ from eoslog.bindings.transaction_record import (
 from eoslog.common.json_text import loads_json
 from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
-from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
+from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoints
 from eoslog.fs.identity_files import (
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -38,7 +38,7 @@ from eoslog.fs.identity_files import (
     write_meta_properties,
     write_partition_metadata,
 )
-from eoslog.groups.group_records import (
+from eoslog.groups.records import (
     decode_members_key,
     decode_members_value,
     decode_offset_key,
@@ -51,13 +51,14 @@ from eoslog.groups.group_records import (
 from eoslog.inspect.file_dump import dump_file
 from eoslog.inspect.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.session.store_session import SessionFile
-from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.staging.staged_job import job_of_record
-from eoslog.staging.staged_message import StagedMessage
+from eoslog.staging.application import ApplicationRecord
+from eoslog.staging.job import job_of_record
+from eoslog.staging.message import StagedMessage
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.transactions.named_producers import NamedIdentity
 from eoslog.transactions.unresolved_transactions import UnresolvedTransactions
+from eoslog.upgrade import read_topics
 
 Target = Callable[[bytes], None]
 
@@ -277,7 +278,7 @@ def checkpoint(data: bytes) -> None:
     path = written("checkpoint", data)
     found = read_checkpoint(path)
     assert len(found) <= len(data)
-    write_checkpoint(path, found, sync=False)
+    write_checkpoints({path: found}, sync=False)
     assert read_checkpoint(path) == found
 
 
@@ -299,6 +300,13 @@ def topics_file(data: bytes) -> None:
         # A name is a part of a path.
         assert topic.name not in (".", "..") and "/" not in topic.name and "\0" not in topic.name
         assert 1 <= topic.partitions <= 100_000
+
+
+@target()
+def older_topics(data: bytes) -> None:
+    path = written("older/topics.log", data).parent
+    (path / "topics.json").write_text('{"version": 2, "topics": "topics.log"}')
+    read_topics(path)
 
 
 @target()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -34,7 +34,7 @@ def test_a_target_takes_its_corpus(target):
                 raise AssertionError(f"{target}: {named!r}: {error!r}") from error
 
     folder()  # A child leaves its own behind.
-    in_a_child(run)
+    in_child(run)
 
 
 def test_the_corpus_is_small_and_every_part_of_it_has_a_target():

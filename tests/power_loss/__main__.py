@@ -8,7 +8,6 @@ its files if a promise is broken. The exit status is 1 then.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
@@ -21,8 +20,9 @@ from collections.abc import Iterator, Sized
 from contextlib import suppress
 from pathlib import Path
 
+from harness.fork import ChildError, Fork
 from power_loss import disk_trace
-from power_loss.cut_states import Outcome, Piece, States, WorkFailedError
+from power_loss.cut_states import Outcome, Piece, States
 from power_loss.workload import STEPS
 from staged_jobs import quick_directory
 
@@ -45,56 +45,25 @@ def per_piece(states: int, cells: Sized) -> int:
 
 
 class Job:
-    """A child that checks the states of a piece of work."""
+    """A child that checks the states of a piece of work, and says at which it is."""
 
     def __init__(self, piece: Piece, wanted: int, root: Path, keep: Path | None) -> None:
         self.piece = piece
-        self._last: int | None = None
-        read_end, write_end = os.pipe()
-        self.process_id = os.fork()
-        if self.process_id == 0:
-            os.close(read_end)
-            _check_and_exit(piece, wanted, root, keep, write_end)
-        os.close(write_end)
-        self._pipe = os.fdopen(read_end)
+
+        def check(fork: Fork) -> Outcome:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                return States(piece, Path(folder), keep, None).check(wanted, fork.say)
+
+        self._fork = Fork(check, seconds=0)
 
     def end(self) -> Outcome:
-        """Wait for it. If the process died, which state it was at."""
-        outcome = None
-        for line in self._pipe:
-            said = json.loads(line)
-            if isinstance(said, int):
-                self._last = said
-            else:
-                outcome = Outcome(said[0], Counter(said[1]), said[2])
-        self._pipe.close()
-        _, status = os.waitpid(self.process_id, 0)
-        if outcome is None:
-            text = f"state {self.piece}:{self._last}: the process ended with status {status}"
-            outcome = Outcome(0, Counter(), [text])
-        return outcome
-
-
-def _check_and_exit(
-    piece: Piece, wanted: int, root: Path, keep: Path | None, write_end: int
-) -> None:
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        with os.fdopen(write_end, "w") as pipe, tempfile.TemporaryDirectory(dir=root) as folder:
-
-            def announce(number: int) -> None:
-                pipe.write(f"{number}\n")
-                pipe.flush()
-
-            try:
-                outcome = States(piece, Path(folder), keep, None).check(wanted, announce)
-            except WorkFailedError as error:
-                outcome = Outcome(0, Counter(), [f"the work of {piece} failed:\n{error}"])
-            json.dump([outcome.drawn, outcome.counts, outcome.failures], pipe)
-            pipe.write("\n")
-        os._exit(0)
-    finally:
-        os._exit(1)
+        """Wait for it. If the work failed or the process died, which state it was at."""
+        try:
+            return self._fork.end()
+        except ChildError as error:
+            last = self._fork.said[-1] if self._fork.said else "none"
+            return Outcome(0, Counter(), [f"state {self.piece}:{last}: {error}"])
 
 
 def _outcomes(

@@ -8,7 +8,6 @@ fifth one is cut a second time, in the midst of its recovery.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -20,14 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from crash.transaction_trace import QUIET, end_of_life
+from harness.fork import in_child
 from power_loss import disk_trace
 from power_loss.disk_model import Disk, PowerCut
 from power_loss.disk_trace import BEGUN, MARK, Event
 from power_loss.promises import Promises, check_state, look
 from power_loss.workload import Workload
+from store_copies import copy_store
+from stores import QUIET
 
 import eoslog
+from eoslog.store.store import abandon
 
 STEPS = 60
 # Draws that may be had of one trace for each distinct state that is wanted.
@@ -57,10 +59,6 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
-class WorkFailedError(Exception):
-    """The work itself went wrong, before any cut."""
-
-
 class States:
     """Of one piece of work; `root` is an empty folder for it."""
 
@@ -81,14 +79,13 @@ class States:
 
     def _in_child(self, folder: Path, trace: Path, work: Callable[[], object]) -> None:
         """Do it in a child, and have the trace of it."""
-        child = os.fork()
-        if child == 0:
-            _trace_and_exit(folder, trace, self.root / "error", work)
-        _, status = os.waitpid(child, 0)
-        if status != 0:
-            said = self.root / "error"
-            text = said.read_text() if said.exists() else f"the process died: {status}"
-            raise WorkFailedError(text)
+
+        def traced() -> None:
+            disk_trace.begin(folder, trace)
+            work()
+            disk_trace.end()
+
+        in_child(traced)
 
     def check(self, wanted: int, announce: Callable[[int], None]) -> Outcome:
         """Check so many distinct states, as far as there are that many."""
@@ -187,14 +184,14 @@ class States:
         if close:
             store.close()
         else:
-            end_of_life(store)
+            abandon(store)
 
     def _keep_state(self, target: Path, number: int) -> None:
         """Of the only state that is asked for, keep the files as the cut left them."""
         if self.keep is not None:
             kept = self.root / "kept"
             shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(target, kept)
+            copy_store(target, kept)
 
     def _report(
         self, number: int, cut: PowerCut, note_count: int, error: BaseException, outcome: Outcome
@@ -211,7 +208,7 @@ class States:
             if (self.root / "kept").exists():
                 state = self.keep / f"{name}-{number}"
                 shutil.rmtree(state, ignore_errors=True)
-                shutil.copytree(self.root / "kept", state)
+                copy_store(self.root / "kept", state)
                 place += f"\nits files: {state}"
         head = f"state {self.piece}:{number} ({cut.describe()}, after {note_count} notes)"
         outcome.failures.append(f"{head}{place}\n{text}")
@@ -235,16 +232,3 @@ def _limited_time() -> Iterator[None]:
         yield
     finally:
         signal.alarm(0)
-
-
-def _trace_and_exit(folder: Path, trace: Path, said: Path, work: Callable[[], object]) -> NoReturn:
-    status = 1
-    try:
-        disk_trace.begin(folder, trace)
-        work()
-        disk_trace.end()
-        status = 0
-    except BaseException:
-        said.write_text(traceback.format_exc())
-    finally:
-        os._exit(status)

@@ -10,12 +10,9 @@ completed; those are counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crash.transaction_states import check_nothing_is_open
-from crash.transaction_trace import QUIET, end_of_life
 from power_loss.workload import (
     APP,
     BULK,
@@ -31,15 +28,18 @@ from power_loss.workload import (
     Workload,
     values_of_place,
 )
+from staged_jobs import load
+from stores import QUIET, check_nothing_is_open
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError, StagedJobIncompleteError
-from eoslog.inspect.transaction_verification import AHEAD, BEHIND
-from eoslog.store.store import parts_of
+from eoslog.inspect.transaction_verification import AHEAD, OLDER
+from eoslog.staging.lost_files import is_of_damaged
+from eoslog.store.store import abandon, parts_of
 
 Key = tuple[Any, ...]
-JOB_IS_LOST = "a decided job whose staged files are gone: it holds back its partitions' readers"
+JOB_IS_LOST = "a decided job whose staged files are lost: a repair completes the rest"
 JOB_IS_TWICE = "a staged job that is in twice: that it was complete is lost"
 DECISION_IS_LOST = "a transaction that is not everywhere as it was decided: a part of it is lost"
 _SEQUENCES_AGAIN = re.compile(
@@ -48,7 +48,7 @@ _SEQUENCES_AGAIN = re.compile(
 _OTHER_DECISION = re.compile(
     r"a marker (commits|aborts) the transaction of producer \d+, epoch \d+; "
     r"its coordinator decided to (abort|commit) it"
-    rf"|({AHEAD}|{BEHIND}).*"
+    rf"|({AHEAD}|{OLDER}).*"
 )
 TEMPORARY_PLACE = f"{TEMPORARY}/0"
 
@@ -229,6 +229,11 @@ def check_state(path: Path, workload: Workload, promises: Promises, *, deeply: b
         lost = promises.check(seen)
         _check_offsets(store, promises, seen)
         if promises.durability == "process" and parts_of(store).staged.pending.by_name:
+            # A repair completes what is left of it, and the application goes on.
+            for one in filter(is_of_damaged, store.verify()):
+                Path(str(one["path"])).unlink()
+            assert parts_of(store).staged.give_up_lost_files()
+            check_nothing_is_open(store)
             return [*lost, JOB_IS_LOST]
         check_nothing_is_open(store)
         added = _go_on(store, promises, seen, lost)
@@ -244,7 +249,7 @@ def check_state(path: Path, workload: Workload, promises: Promises, *, deeply: b
             lost += _verified(store, promises, is_twice=JOB_IS_TWICE in lost)
     finally:
         if not store.closed:
-            end_of_life(store)
+            abandon(store)
     return lost
 
 
@@ -320,7 +325,7 @@ def _go_on(
             append(producer, place, b"after:" + transactional_id.encode())
         producer.commit_transaction()
     try:
-        _go_on_staged(store, promises, append)
+        _go_on_staged(store, promises, added)
     except StagedJobIncompleteError:
         assert promises.durability == "process"
         lost.append(JOB_IS_LOST)
@@ -328,15 +333,11 @@ def _go_on(
     return added
 
 
-def _go_on_staged(
-    store: eoslog.Store, promises: Promises, append: Callable[[Any, str, bytes], None]
-) -> None:
+def _go_on_staged(store: eoslog.Store, promises: Promises, added: dict[str, list[bytes]]) -> None:
     if any(key[0] == BULK for key in promises.tried):
-        producer = store.producer(transactional_id=BULK, staged=True)
-        producer.init_transactions()
-        producer.begin_transaction()
-        append(producer, PLACES[0], b"after:bulk")
-        producer.commit_transaction()
+        topic, number = PLACES[0].split("/")
+        load(store, BULK, {(topic, int(number)): [b"after:bulk"]})
+        added[PLACES[0]].append(b"after:bulk")
     if any(key[0] == APP for key in promises.tried):
         run_id = store.begin_run(APP)
         state = store.application(APP)

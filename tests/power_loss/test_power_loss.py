@@ -33,7 +33,7 @@ def power_loss(folder: Path, *arguments: str) -> str:
 
 
 def test_states_of_all_kinds_of_work_mixed_are_as_promised(tmp_path):
-    said = power_loss(tmp_path, "--states", "24", "--seed", "7", "--workload", "everything")
+    said = power_loss(tmp_path, "--states", "60", "--seed", "7", "--workload", "everything")
     assert "0 broken promises" in said
 
 

@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from commit_journals import journal_of, with_journal
-from crash.transaction_trace import QUIET, end_of_life
 from power_loss.disk_trace import mark
+from staged_jobs import load
+from stores import QUIET, start_at_epoch
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import ProducerFencedError
-from eoslog.staging import staged_job
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage import log_opener, process_journal, topics_file
-from eoslog.store.store import parts_of
+from eoslog.staging import job as staged_job
+from eoslog.staging.writer import StagedWriter
+from eoslog.storage import log_opener, process_journal
+from eoslog.store.store import abandon, parts_of
 
 TOPIC = "orders"
 SOURCE = "source"
@@ -111,11 +112,9 @@ class Workload:
         process_journal.GROWTH = 2
         process_journal.HALF_BYTES_LAST = 4 * process_journal.HALF_BYTES_MIN
         process_journal.FILLED_S_MIN = float("inf")
+        process_journal._IN_MEMORY = frozenset()
         process_journal._WAYS = self.noise.choice((WAYS, WAYS, WAYS[1:]))
         log_opener.WRITTEN_BYTES_MIN = self.noise.choice((1, 300, 8192))
-        # So few topics have a log too, from the beginning or soon, and it is soon written again.
-        limits = ((4096, 1 << 16), (0, 1000), (700, 1000))[seed % 3]
-        topics_file.WHOLE_BYTES_MAX, topics_file.LOG_BYTES_MIN = limits
         self.numbers: dict[str, int] = {}
         self.unpromised: dict[str, list[list[Any]]] = {}  # Plain works that were acknowledged.
         self.open: dict[str, tuple[int, dict[str, list[bytes]]]] = {}
@@ -135,6 +134,10 @@ class Workload:
         with eoslog.open(self.path, create=True, config=self.settings) as store:
             store.create_topic(TOPIC, partitions=PARTITIONS, config=config)
             store.create_topic(SOURCE, partitions=len(IDS) + 1)
+            for transactional_id in IDS:
+                # Some ids are about to use up their epochs.
+                if epoch := self.noise.choice((0, 0, 32_760, 32_766)):
+                    start_at_epoch(store, transactional_id, epoch)
 
     def run(self, steps: int) -> None:
         self.whole_files = self.noise.random() < 0.6
@@ -151,11 +154,10 @@ class Workload:
     def start(self) -> None:
         self.store = eoslog.open(self.path, durability=self.durability, config=self.settings)
         if self.durability != "process" and self.settings["eoslog.journal.bytes"]:
-            journal_of(self.store)._start()
+            journal_of(self.store).journal.want()
             with_journal(self.store)
         self.plain = self.store.producer(name=NAME)
         self.producers: dict[str, eoslog.TransactionalProducer] = {}
-        self.bulk_producer: Any = None
         self.preparing: Any = None
         self.written: set[str] = set()
         # What this life has open: a close syncs nothing else.
@@ -411,18 +413,12 @@ class Workload:
             self.store.sweep_run(APP, run_id)
 
     def bulk(self) -> None:
-        if self.bulk_producer is None:
-            self.bulk_producer = self.store.producer(transactional_id=BULK, staged=True)
-            self.bulk_producer.init_transactions()
+        """A job of one task in a run of its own, with all that it does in this process."""
         number = self._next(BULK)
-        self.bulk_producer.begin_transaction()
-        values = {}
-        for place in PLACES:
-            values[place] = self._values(BULK, number, place, 0, 3)
-            partition = int(place.split("/")[1])
-            self.bulk_producer.append(TOPIC, partition=partition, values=values[place])
+        values = {place: self._values(BULK, number, place, 0, 3) for place in PLACES}
         self._try(BULK, number, values)
-        self.bulk_producer.commit_transaction()
+        records = {(TOPIC, int(place.split("/")[1])): ones for place, ones in values.items()}
+        load(self.store, BULK, records)
         if self.durability != "process":
             self._promise([[BULK, number]])
         else:
@@ -481,7 +477,7 @@ class Workload:
 
     def kill(self) -> None:
         """The process dies, the machine goes on."""
-        end_of_life(self.store)
+        abandon(self.store)
         self.unpromised.pop("transactions", None)
         self.unpromised.pop("jobs", None)
         self._reopened()

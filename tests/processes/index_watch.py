@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eoslog.storage.producer_state_store import checked
+from eoslog.storage.producer_state_store import Tables
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import _record_of_index
 from eoslog.transactions.compacted_partition import records_from
@@ -27,7 +27,7 @@ class IndexWatch:
 
     def look(self) -> None:
         """Raises AssertionError where the index has less than it says."""
-        true_at, rows = self._index.within(self._read, write=False)
+        true_at, rows = self._index._read(self._of_index)
         for number, offset in true_at.items():
             self._follow(number)
             for key, records in self._records.get(number, {}).items():
@@ -39,15 +39,18 @@ class IndexWatch:
                         f"{transactional_id_of(key)!r} at {rows.get(key)}: it is at {newest}"
                     )
 
-    def _read(self, transaction: Any) -> tuple[dict[int, int], dict[bytes, int]]:
-        with transaction.cursor(db=self._index._applied) as cursor:
-            true_at = {int(bytes(key)): int.from_bytes(checked(value)[:8]) for key, value in cursor}
-        with transaction.cursor(db=self._index._state) as cursor:
-            rows = {
-                bytes(key): _record_of_index(bytes(key), checked(value)).offset
-                for key, value in cursor
-                if is_transaction_key(bytes(key))
-            }
+    @staticmethod
+    def _of_index(tables: Tables) -> tuple[dict[int, int], dict[bytes, int]]:
+        true_at = {
+            int(key): int.from_bytes((tables.get(b"applied", key) or b"")[:8])
+            for key in tables.keys(b"applied")
+            if key.isdigit()
+        }
+        rows = {
+            key: _record_of_index(key, value).offset
+            for key, value in tables.items(b"state", b"", b"")
+            if is_transaction_key(key)
+        }
         return true_at, rows
 
     def _follow(self, number: int) -> None:

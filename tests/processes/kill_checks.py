@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from processes.crew import Member, Said
+from harness.crew import Member, Said
 from processes.kill_programs import (
     COPIES,
     COPIES_GROUP,

@@ -5,8 +5,8 @@ process, so that a record of an aborted one is told from that of the try that wa
 
 - `transactions`: a transactional id. Its transaction of a number writes the same records in every
   life, over one to three partitions of `events`, with the group's offset behind the number; the
-  number it does next is what the offset says. Some it aborts, some it prepares before. Staged, its
-  records enter the log by the decision.
+  number it does next is what the offset says. Some it aborts, some it prepares before.
+- `loads`: the same by an application's staged jobs. Some it gives up.
 - `named`: a producer with a name, which asks where it is.
 - `plain`: a producer without one.
 - `copies`: the read-process-write loop over one partition of `events`, to the same of `copies`.
@@ -25,7 +25,7 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-from processes.member_main import Hand
+from harness.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition
@@ -35,6 +35,7 @@ from eoslog.errors import (
     InvalidProducerEpochError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    StagedRunFencedError,
     TopicAlreadyExistsError,
     TransactionAbortableError,
     TransactionalIdNotFoundError,
@@ -71,16 +72,23 @@ def number_at(lane_number: int) -> TopicPartition:
     return TopicPartition(LANES, lane_number)
 
 
-def transactions(hand: Hand, lane: str, lane_number: int, staged: bool, seed: int) -> None:
+def next_number(hand: Hand, lane_number: int) -> int:
+    with hand.store.consumer(NUMBERS_GROUP) as consumer:
+        return consumer.committed(number_at(lane_number)) or 0
+
+
+def values_of(ones: list[str], attempt: str) -> list[bytes]:
+    return [f"{one}:{attempt}:{'x' * (len(one) * 7)}".encode() for one in ones]
+
+
+def transactions(hand: Hand, lane: str, lane_number: int, seed: int) -> None:
     """A transactional id, for ever; another process may have it, and is fenced then."""
     noise = random.Random(seed)
     while True:
-        options: dict[str, Any] = {"staged": True}
-        if not staged:
-            options = {"transaction_timeout_ms": 60 if noise.random() < 0.1 else 60_000}
-        producer = hand.store.producer(transactional_id=lane, **options)
+        timeout_ms = 60 if noise.random() < 0.1 else 60_000
+        producer = hand.store.producer(transactional_id=lane, transaction_timeout_ms=timeout_ms)
         try:
-            prepared = producer.init_transactions(not staged and noise.random() < 0.5)
+            prepared = producer.init_transactions(noise.random() < 0.5)
             if prepared is not None:
                 hand.say("kept", lane)
                 producer.complete_transaction(prepared if noise.random() < 0.5 else None)
@@ -98,20 +106,18 @@ def transactions(hand: Hand, lane: str, lane_number: int, staged: bool, seed: in
 def one_transaction(
     hand: Hand, producer: eoslog.Producer, lane: str, lane_number: int, noise: random.Random
 ) -> None:
-    where = number_at(lane_number)
-    with hand.store.consumer(NUMBERS_GROUP) as consumer:
-        number = consumer.committed(where) or 0
-    attempt = attempt_id()
+    number, attempt = next_number(hand, lane_number), attempt_id()
     producer.begin_transaction()
     hand.say("try", lane, number, attempt)
     steps = [(partition, ones) for partition, ones in records_at(lane, number).items()]
     offsets_at = noise.randrange(len(steps) + 1)
     for step in range(len(steps) + 1):
         if step == offsets_at:
-            producer.send_offsets_to_transaction({where: number + 1}, NUMBERS_GROUP)
+            offsets = {number_at(lane_number): number + 1}
+            producer.send_offsets_to_transaction(offsets, NUMBERS_GROUP)
         if step < len(steps):
             partition, ones = steps[step]
-            values = [f"{one}:{attempt}:{'x' * (len(one) * 7)}".encode() for one in ones]
+            values = values_of(ones, attempt)
             if noise.random() < 0.5:
                 producer.append(EVENTS, partition=partition, values=values)
             else:
@@ -121,7 +127,7 @@ def one_transaction(
                 producer.flush()
     if noise.random() < 0.02:
         time.sleep(0.1)
-    prepared = noise.random() < 0.05 and not isinstance(producer, eoslog.StagedProducer)
+    prepared = noise.random() < 0.05
     if prepared:
         producer.prepare_transaction()
         hand.say("prepared", lane, number, attempt)
@@ -135,6 +141,50 @@ def one_transaction(
         producer.commit_transaction()
         hand.say("ack", lane, number, attempt)
     time.sleep(noise.random() * PAUSE_S)
+
+
+def loads(hand: Hand, lane: str, lane_number: int, seed: int) -> None:
+    """An application, for ever; another process may begin a run of it, and this one is fenced."""
+    noise = random.Random(seed)
+    while True:
+        run_id = hand.store.begin_run(lane)
+        try:
+            while noise.random() < 0.95 and one_load(hand, run_id, lane, lane_number, noise):
+                pass
+        except StagedRunFencedError:
+            hand.say("fenced", lane)
+        except UnstableOffsetCommitError:
+            hand.say("again", lane)
+
+
+def one_load(hand: Hand, run_id: str, lane: str, lane_number: int, noise: random.Random) -> bool:
+    """Stage a job and commit it, or give its run up; return whether it was committed."""
+    store, number, attempt = hand.store, next_number(hand, lane_number), attempt_id()
+    hand.say("try", lane, number, attempt)
+    with eoslog.StagedWriter(
+        store.path,
+        lane,
+        run_id,
+        attempt,
+        partitions={EVENTS: PARTITIONS},
+        durability=store.durability,
+    ) as writer:
+        for partition, ones in records_at(lane, number).items():
+            writer.append(EVENTS, partition, values_of(ones, attempt))
+    if noise.random() < 0.15:
+        hand.say("abort", lane, number, attempt)  # From here on nobody can commit it.
+        store.sweep_run(lane, run_id)
+        return False
+    application = store.application(lane)
+    assert application is not None
+    offsets = {NUMBERS_GROUP: {number_at(lane_number): number + 1}}
+    version = application.version + 1
+    if not store.commit_staged(lane, version, [writer.message], offsets=offsets).committed:
+        hand.say("fenced", lane)  # Another run committed this version since it was read.
+        return False
+    hand.say("ack", lane, number, attempt)
+    time.sleep(noise.random() * PAUSE_S)
+    return True
 
 
 def named(hand: Hand, lane: str, partition: int, seed: int) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes.crew import Said
-from processes.member_main import Hand
+from harness.crew import Said
+from harness.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checking.recorded_worker import EVENTS, LANES, LOOP, MEMBERS, PARTITIONS, Worker
+from checking.recorded_worker import EVENTS, LANES, PARTITIONS, Worker
 from checking.recorded_worker import all_partitions as partitions_of_all
-from crash.transaction_trace import start_at_epoch
+from checking.recorded_worker import finish as finish_all
+from harness.member_main import Hand
 from processes.index_watch import IndexWatch
-from processes.member_main import Hand
+from stores import start_at_epoch
 
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
@@ -30,7 +31,8 @@ from eoslog.errors import (
     StagedJobIncompleteError,
     TopicAlreadyExistsError,
 )
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging.writer import StagedWriter
+from eoslog.store.store import engine_of
 
 IDS = [f"{what}-{lane}" for what in ("lane", "loop", "member") for lane in range(LANES)]
 # One transaction from the last epoch of an id, a few, and many.
@@ -232,21 +234,7 @@ def finish(hand: Hand, history: str, worn: list[str]) -> dict[str, Any]:
     """
     store = hand.store
     with Recorder(history) as recorder:
-        worker = Worker(store, recorder, 0, 0, lambda: True)
-        for lane in range(LANES):
-            worker.lane = lane
-            for what in ("lane", "loop", "member"):
-                worker.transactional(what).close()
-        everyone = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
-        everyone.end_offsets(partitions_of_all())
-        for isolation in ("read_committed", "read_uncommitted"):
-            reader = recorder.consumer(store.consumer(isolation_level=isolation))
-            reader.assign(partitions_of_all())
-            while reader.poll(0):
-                pass
-            reader.poll(0)
-        for group in (LOOP, MEMBERS):
-            worker.group(group).committed(partitions_of_all()[:PARTITIONS])
+        finish_all(store, recorder)
     epochs = [store.describe_transaction(one).producer_epoch for one in worn]
     rotated = sum(epoch < min(EPOCHS[1:]) for epoch in epochs)
     return {"verify": store.verify(), "rotated": rotated, "halves": halves(store)}
@@ -270,7 +258,7 @@ def halves(store: Any) -> list[str]:
 def producers_in_bounded_memory(hand: Hand, count: int, first_id: int) -> dict[str, int]:
     """So many producers, each with a batch of its own: how much memory that took."""
     hand.store.create_topic("million", config={"segment.bytes": 1 << 26})
-    partition = hand.store.partition("million", 0)
+    partition = engine_of(hand.store).partition("million", 0)
 
     def append(ids: range) -> None:
         for producer_id in ids:

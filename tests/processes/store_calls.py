@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from processes.member_main import Hand
+from harness.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from processes.crew import TIMEOUT_S, Crew, Member, MemberError
-from processes.member_main import Hand
+from harness.crew import TIMEOUT_S, Crew, Member, MemberError
+from harness.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition

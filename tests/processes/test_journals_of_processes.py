@@ -10,22 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commit_journals import SMALL, journal_of, wait_until
+from commit_journals import SMALL, journal_of
+from harness.crew import BUSY, QUIET, Crew, Member
+from harness.member_main import Hand
+from harness.waiting import eventually
 from processes import store_calls
-from processes.crew import BUSY, QUIET, Crew, Member
 from processes.lanes import TOPIC, Lanes, make_store, records_of, write_lane
-from processes.member_main import Hand
 from reference_model import batch_codec as codec
 
 import eoslog
 from eoslog.bindings.control_state import control_state
+from eoslog.store.store import engine_of
 
 PARTITIONS = 2
 LARGE = {"eoslog.journal.bytes": 1 << 20}
 
 
 def wait_for_journal(hand: Hand) -> None:
-    wait_until(lambda: journal_of(hand.store).journal.usable)
+    eventually(lambda: journal_of(hand.store).journal.usable)
 
 
 def journal_path(hand: Hand) -> str:
@@ -51,7 +53,7 @@ def counts(hand: Hand) -> dict[str, int]:
 
 
 def synced_up_to(hand: Hand, partition: int) -> list[int]:
-    found = hand.store.partition(TOPIC, partition)
+    found = engine_of(hand.store).partition(TOPIC, partition)
     return [found.recovery_point, found.log_end_offset]
 
 
@@ -115,7 +117,7 @@ def test_one_dies_and_another_syncs_what_it_left(tmp_path):
         ann, bob = join_with_journals(crew, "ann", "bob")
         left = leave_in_the_journal(ann)
         ann.kill()
-        wait_until(lambda: not left.exists())
+        eventually(lambda: not left.exists())
         assert bob.call(synced_up_to, 0) == [2, 2]
         assert journals_in(path) == [Path(bob.call(journal_path))]
         crew.all_leave()
@@ -129,15 +131,15 @@ def test_what_one_left_is_retired_whoever_notices_its_death_first(tmp_path):
     with Crew(path, durability="always", config=QUIET | LARGE) as crew:
         ann, bob = join_with_journals(crew, "ann", "bob")
         left = leave_in_the_journal(ann)
-        unfinished = left.with_name(left.name[:-1] + "g.tmp")
+        unfinished = left.with_name(left.name[:-8] + "01234567.tmp")
         unfinished.write_bytes(bytes(4096))  # It was about to have a larger one.
         bob.call(store_calls.stop_background)
         ann.kill()
         carl = crew.join("carl", durability="always", config=QUIET)
-        wait_until(lambda: not left.exists() and not unfinished.exists())
+        eventually(lambda: not left.exists() and not unfinished.exists())
         assert carl.call(synced_up_to, 0) == [2, 2]
         assert journals_in(path) == [Path(bob.call(journal_path))]
-        wait_until(lambda: len(list((path / "state" / "processes").iterdir())) == 2)
+        eventually(lambda: len(list((path / "state" / "processes").iterdir())) == 2)
         crew.all_leave()
     assert not journals_in(path)
 
@@ -152,7 +154,7 @@ def test_decisions_and_offsets_of_one_that_died_are_synced_too(tmp_path):
             ann.call(commit_with_offsets, "pays", number)
         left = Path(ann.call(journal_path))
         ann.kill()
-        wait_until(lambda: not left.exists())
+        eventually(lambda: not left.exists())
         crew.kill_all()
     assert lose_what_was_not_synced(path) == 0
     with eoslog.open(path) as store:

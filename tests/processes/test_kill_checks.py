@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from processes.crew import Said
+from harness.crew import Said
 from processes.kill_checks import Known
 from processes.kill_programs import (
     COPIES,

@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash.transaction_trace import start_at_epoch
+from harness.crew import Crew, Member
 from processes import kill_programs as programs
-from processes.crew import Crew, Member
 from processes.kill_checks import Known
 from processes.kill_programs import COPIES, EVENTS, LANES, PARTITIONS, SHARES
+from stores import start_at_epoch
 
 import eoslog
 
 pytestmark = pytest.mark.crash
 
 # The first two have one hash, and so share a partition of the state log.
-TRANSACTIONAL_IDS = ("AaAa", "BBBB", "lane-2", "lane-3", "bulk")
+TRANSACTIONAL_IDS = ("AaAa", "BBBB", "lane-2", "lane-3")
+APPLICATION = "bulk"
+LANES_OF_NUMBERS = (*TRANSACTIONAL_IDS, APPLICATION)
 SILENT_MAX_S = 60.0
 DECIDED_WITHIN_S = 60.0
 
@@ -50,9 +52,10 @@ class Role:
 
 ROLES = (
     *(
-        Role(name, programs.transactions, (name, number, name == "bulk"))
+        Role(name, programs.transactions, (name, number))
         for number, name in enumerate(TRANSACTIONAL_IDS)
     ),
+    Role(APPLICATION, programs.loads, (APPLICATION, len(TRANSACTIONAL_IDS))),
     *(Role(f"named-{number}", programs.named, (f"named-{number}", number)) for number in range(2)),
     Role("plain", programs.plain),
     *(Role(f"copies-{number}", programs.copies, (number,)) for number in range(PARTITIONS)),
@@ -80,7 +83,7 @@ class KillLoop:
         self.path = root / "store"
         self.durability = durability
         self.noise = random.Random(seed)
-        self.known = Known(transactional={name: at for at, name in enumerate(TRANSACTIONAL_IDS)})
+        self.known = Known(transactional={name: at for at, name in enumerate(LANES_OF_NUMBERS)})
         self.kills = 0
         self._plain = 0
         self._holders: list[Holder] = []
@@ -89,8 +92,8 @@ class KillLoop:
             store.create_topic(EVENTS, PARTITIONS, config=segment)
             store.create_topic(COPIES, PARTITIONS, config=segment)
             store.create_topic(SHARES, PARTITIONS, config=segment)
-            store.create_topic(LANES, len(TRANSACTIONAL_IDS))
-            for transactional_id in TRANSACTIONAL_IDS[:4]:
+            store.create_topic(LANES, len(LANES_OF_NUMBERS))
+            for transactional_id in TRANSACTIONAL_IDS:
                 epoch = self.noise.choice((0, 32_700, 32_760, 32_766))
                 if epoch:
                     start_at_epoch(store, transactional_id, epoch)
@@ -244,7 +247,6 @@ def kill_loop(root: Path, durability: str, *, seed: int, rounds: int, round_s: f
     return loop
 
 
-@pytest.mark.every_nth(2)
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_processes_killed_at_random(tmp_path, durability):
     seed = int(os.environ.get("EOSLOG_SEED", "20261121"))

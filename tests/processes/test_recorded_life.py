@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pytest
 from checking.recorded_worker import LANES
+from harness.crew import BUSY, Crew, Member
 from processes import recorded_programs as programs
-from processes.crew import BUSY, Crew, Member
 
 from eoslog.checking import check
 
-pytestmark = [pytest.mark.crash, pytest.mark.soak, pytest.mark.timeout(0)]
+pytestmark = pytest.mark.crash
 
 LIFE_S = 30.0
 MEMBERS_COUNT = 6
@@ -150,6 +150,16 @@ class Life:
         self._told.counts.update(report.counts)
 
 
+@pytest.mark.long
+def test_a_short_life(tmp_path):
+    told = Told()
+    Life(tmp_path / "life", "commit", 1, told).run(8)
+    assert told.kills > 0
+    assert told.counts["transactions"] > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_everything_that_was_told_was_so(tmp_path):
     first = int(os.environ.get("EOSLOG_SEED", str(random.randrange(1 << 30))))
     minutes = float(os.environ.get("EOSLOG_SOAK_MINUTES", "5"))
@@ -181,6 +191,8 @@ def test_everything_that_was_told_was_so(tmp_path):
     assert told.counts["transactions"] > 0
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_a_million_producers_in_bounded_memory(tmp_path):
     config = BUSY | {"eoslog.producers.cached.max": 10_000}
     with Crew(tmp_path / "store", durability="process", config=config) as crew:

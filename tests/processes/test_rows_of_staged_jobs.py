@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from other_process import OtherProcess
+from harness.crew import started
 from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 
 # It gathers the rows of partition 0 when it is told, and writes them when it is told again.
 LATE_WRITER = """
@@ -22,7 +22,7 @@ def write_late(*arguments, **named):
     return write(*arguments, **named)
 ProducerStateStore.write_rows = write_late
 with eoslog.open({path!r}) as store:
-    partition = store.partition({topic!r}, 0)
+    partition = engine_of(store).partition({topic!r}, 0)
     say("open")
     wait()
     partition.producer_state.persist()
@@ -42,22 +42,22 @@ def test_rows_of_half_a_job_are_not_left(tmp_path, monkeypatch, last):
     with eoslog.open(path, create=True, config=QUIET) as store:
         store.create_topic(TOPIC, partitions=PARTITIONS)
         store.producer().append(TOPIC, partition=0, values=[b"9999998"])
-        partition = store.partition(TOPIC, 0)
+        partition = engine_of(store).partition(TOPIC, 0)
         partition.producer_state.persist()
         code = LATE_WRITER.format(path=str(path), topic=TOPIC)
-        with OtherProcess(code) as other:
-            assert other.hear() == "open"
-            adopt = Partition.adopt
+        with started(code) as other:
+            other.hear("open")
+            adopt = UnifiedLog.adopt
 
             def adopt_by_halves(self, staged, producer_id):
                 if self is partition and len(iter_batches(staged)) > 1:
                     middle = iter_batches(staged)[1].position_bytes
                     adopt(self, staged[:middle], producer_id)
                     other.tell()
-                    assert other.hear() == "gathered"
+                    other.hear("gathered")
                 return adopt(self, staged, producer_id)
 
-            monkeypatch.setattr(Partition, "adopt", adopt_by_halves)
+            monkeypatch.setattr(UnifiedLog, "adopt", adopt_by_halves)
             messages = stage_job(path, "run", range(300), tasks=1)
             store.commit_staged(APP, 0, messages)
             monkeypatch.undo()
@@ -65,7 +65,7 @@ def test_rows_of_half_a_job_are_not_left(tmp_path, monkeypatch, last):
             staged_ids = {file.producer_id for message in messages for file in message.files}
             assert not any(partition.producer(one) for one in staged_ids), "they were forgotten"
             other.tell()
-            written = int(other.hear())
+            written = int(other.hear().word)
             assert partition.producer_state.persisted_offset < written < partition.log_end_offset
             if last == "append":
                 store.producer().append(TOPIC, partition=0, values=[b"9999999"])

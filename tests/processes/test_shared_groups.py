@@ -7,8 +7,8 @@ import signal
 import time
 
 import pytest
+from harness.crew import QUIET, Crew, Member, MemberError
 from processes import store_calls
-from processes.crew import QUIET, Crew, Member, MemberError
 from processes.lanes import TOPIC, make_store
 
 from eoslog import TopicPartition

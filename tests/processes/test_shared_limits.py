@@ -8,11 +8,12 @@ import resource
 from collections.abc import Iterator
 
 import pytest
+from harness.crew import QUIET, Crew
+from harness.member_main import Hand
 from processes import store_calls
-from processes.crew import QUIET, Crew
-from processes.member_main import Hand
 
 import eoslog
+from eoslog.store.store import engine_of
 
 TOPIC = "events"
 SEGMENTS = 4
@@ -37,7 +38,7 @@ def no_file_left() -> Iterator[None]:
 
 def end_segments(hand: Hand, first: int, *, durable: bool = False) -> int:
     """Append a record to each of some segments, and end it; where the log ends."""
-    partition = hand.store.partition(TOPIC, 0)
+    partition = engine_of(hand.store).partition(TOPIC, 0)
     for number in range(first, first + SEGMENTS):
         partition.append_columns([b"value %d" % number])
         partition.roll()
@@ -48,7 +49,7 @@ def end_segments(hand: Hand, first: int, *, durable: bool = False) -> int:
 
 def sync_without_files(hand: Hand, how: str) -> tuple[int, bool]:
     """Sync what others wrote, with no file to be opened; recovery point, whether the log failed."""
-    partition = hand.store.partition(TOPIC, 0)
+    partition = engine_of(hand.store).partition(TOPIC, 0)
     end = partition.log_end_offset  # Looked at: what is active now is open here.
     with no_file_left():
         if how == "flush":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 import time
 
 import pytest
+from harness.crew import QUIET, Crew, MemberError
 from processes import store_calls
-from processes.crew import QUIET, Crew, MemberError
 from processes.lanes import TOPIC, Lanes, make_store, records_of, value_of, write_lane
+from store_copies import copy_store
 
 import eoslog
 from eoslog.store.store import parts_of
@@ -275,7 +275,7 @@ def test_a_copy_of_a_store_that_is_open(tmp_path):
     with Crew(path) as crew:
         ann = crew.join("ann")
         ann.call(store_calls.append, TOPIC, ["a"])
-        shutil.copytree(path, tmp_path / "copy")
+        copy_store(path, tmp_path / "copy")
         with eoslog.open(tmp_path / "copy") as copied, copied.producer() as producer:
             assert parts_of(copied).files.was_stopped_uncleanly
             producer.append(TOPIC, partition=0, values=[b"in the copy"])

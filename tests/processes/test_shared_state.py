@@ -6,8 +6,8 @@ import random
 import time
 
 import pytest
+from harness.crew import Crew
 from processes import store_calls
-from processes.crew import Crew
 from processes.lanes import TOPIC, make_store, records_of
 from reference_model import batch_codec
 

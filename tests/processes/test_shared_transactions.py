@@ -6,10 +6,11 @@ import random
 import time
 
 import pytest
+from harness.crew import Crew, MemberError
 from processes import store_calls
-from processes.crew import Crew, MemberError
 from processes.lanes import TOPIC, make_store, records_of
 from short_form import short_form
+from staged_jobs import load
 
 import eoslog
 from eoslog.errors import (
@@ -167,26 +168,19 @@ def test_ids_of_one_state_partition_in_many_processes(tmp_path):
         assert {f"{one.rest[0]}:{one.rest[1]}" for one in said if one.word == "ack"} <= there
 
 
-def bulk_load(hand, transactional_id, count, partitions=2, record_count=50):
-    """Staged transactions by a producer, each over all partitions."""
-    with hand.store.producer(transactional_id=transactional_id, staged=True) as producer:
-        producer.init_transactions()
-        for number in range(count):
-            producer.begin_transaction()
-            for partition in range(partitions):
-                values = [
-                    f"{transactional_id}:{number}:{index}".encode() for index in range(record_count)
-                ]
-                producer.append(TOPIC, partition=partition, values=values)
-            hand.say("try", number)
-            producer.commit_transaction()
-            hand.say("ack", number)
+def bulk_load(hand, app_id, count, partitions=2, record_count=50):
+    """Staged jobs of one application, each over all partitions."""
+    for number in range(count):
+        values = [f"{app_id}:{number}:{index}".encode() for index in range(record_count)]
+        hand.say("try", number)
+        load(hand.store, app_id, {(TOPIC, partition): values for partition in range(partitions)})
+        hand.say("ack", number)
     return count
 
 
 @pytest.mark.every_nth(2)
 @pytest.mark.parametrize("killed", [False, True])
-def test_staged_transactions_beside_other_writers(tmp_path, killed):
+def test_staged_jobs_beside_other_writers(tmp_path, killed):
     path = tmp_path / "store"
     make_store(path, 2, segment_bytes=1 << 15)
     noise = random.Random(9)
@@ -233,7 +227,7 @@ def test_staged_transactions_beside_other_writers(tmp_path, killed):
 
 
 def snapshot_counts(hand):
-    """How many records of each staged transaction lie below a snapshot, for each partition."""
+    """How many records of each staged job lie below a snapshot, for each partition."""
     found: dict[str, list[int]] = {}
     with hand.store.consumer() as consumer:
         for where, upper_bound in sorted(hand.store.snapshot([TOPIC]).items()):
@@ -246,8 +240,8 @@ def snapshot_counts(hand):
     return found
 
 
-def test_a_snapshot_cuts_no_staged_transaction_of_a_dead_process(tmp_path):
-    """Killed within a commit: whoever looks next sees the decided transaction whole, or not."""
+def test_a_snapshot_cuts_no_staged_job_of_a_dead_process(tmp_path):
+    """Killed within a commit: whoever looks next sees the decided job whole, or not."""
     path = tmp_path / "store"
     make_store(path, 8, segment_bytes=1 << 15)
     noise = random.Random(13)
@@ -266,8 +260,8 @@ def test_a_snapshot_cuts_no_staged_transaction_of_a_dead_process(tmp_path):
         crew.all_leave()
 
 
-def test_a_snapshot_cuts_no_staged_transaction_behind_an_open_one(tmp_path):
-    """An open transaction holds back one partition of a staged one that is committed."""
+def test_a_snapshot_cuts_no_staged_job_behind_an_open_transaction(tmp_path):
+    """An open transaction holds back one partition of a staged job that is committed."""
     path = tmp_path / "store"
     make_store(path, 2)
     with Crew(path) as crew:

@@ -7,8 +7,8 @@ import functools
 import time
 
 import pytest
+from harness.crew import Crew, MemberError
 from processes import store_calls
-from processes.crew import Crew, MemberError
 from processes.lanes import TOPIC, Lanes, make_store, records_of, write_lane
 from reference_model import batch_codec
 

@@ -6,11 +6,11 @@ import concurrent.futures
 import multiprocessing
 import os
 import pickle
-import time
 
 import pytest
+from harness.crew import TIMEOUT_S, Crew, MemberError
+from harness.fork import die, dies_in_child, in_child
 from processes import store_calls
-from processes.crew import TIMEOUT_S, Crew, MemberError
 from processes.lanes import TOPIC, make_store, records_of
 
 import eoslog
@@ -77,38 +77,33 @@ def refused_in_a_fork(hand, method_of_use):
     transactional.flush()
     consumer.assign([TopicPartition(TOPIC, 0)])
     producer.append(TOPIC, partition=0, values=[b"before"])
-    child = os.fork()
-    if child == 0:
-        try:
-            for use in (
-                store.topics,
-                lambda: store.create_topic("never"),
-                lambda: store.partition(TOPIC, 0),
-                lambda: producer.append(TOPIC, partition=0, values=[b"never"]),
-                transactional.commit_transaction,
-                transactional.abort_transaction,
-                lambda: consumer.poll(timeout=0),
-                consumer.commit,
-                store.producer,
-                store.consumer,
-                store.flush,
-                store.snapshot,
-                store.groups,
-                store.transactions,
-            ):
-                with pytest.raises(ForkedProcessError):
-                    use()
-            store.close()
-            with eoslog.open(store.path, durability="process") as own, own.producer() as mine:
-                mine.append(TOPIC, partition=0, values=[b"of the child"])
-                if method_of_use == "killed":
-                    os.kill(os.getpid(), 9)
-        except BaseException as error:
-            hand.say("failed", type(error).__name__, str(error), "in the forked child")
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == (-9 if method_of_use == "killed" else 0)
+
+    def child():
+        for use in (
+            store.topics,
+            lambda: store.create_topic("never"),
+            lambda: store.partition(TOPIC, 0),
+            lambda: producer.append(TOPIC, partition=0, values=[b"never"]),
+            transactional.commit_transaction,
+            transactional.abort_transaction,
+            lambda: consumer.poll(timeout=0),
+            consumer.commit,
+            store.producer,
+            store.consumer,
+            store.flush,
+            store.snapshot,
+            store.groups,
+            store.transactions,
+        ):
+            with pytest.raises(ForkedProcessError):
+                use()
+        store.close()
+        with eoslog.open(store.path, durability="process") as own, own.producer() as mine:
+            mine.append(TOPIC, partition=0, values=[b"of the child"])
+            if method_of_use == "killed":
+                die()
+
+    assert dies_in_child(child) == (method_of_use == "killed")
     producer.append(TOPIC, partition=0, values=[b"after"])
     transactional.commit_transaction()
     return store_calls.values_of(hand, TOPIC)
@@ -132,18 +127,14 @@ def forks_of_forks(hand, depth):
         producer.append(TOPIC, partition=0, values=[b"%d" % depth])
     if depth == 0:
         return
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            inner = type(hand)()
-            inner.open(str(hand.store.path), durability="process")
-            forks_of_forks(inner, depth - 1)
-            inner.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child():
+        inner = type(hand)()
+        inner.open(str(hand.store.path), durability="process")
+        forks_of_forks(inner, depth - 1)
+        inner.close()
+
+    in_child(child)
     with hand.store.producer() as producer:
         producer.append(TOPIC, partition=0, values=[b"%d" % depth])
 
@@ -167,33 +158,16 @@ def fork_while_threads_write(hand, rounds):
             while not stop:
                 producer.append(TOPIC, partition=0, values=[b"x" * 100])
 
+    def child():
+        with eoslog.open(hand.store.path, durability="process") as own:
+            own.partition(TOPIC, 0).log_end_offset  # noqa: B018
+            with own.producer() as producer:
+                producer.append(TOPIC, partition=0, values=[b"child"])
+
     for _ in range(2):
         hand.in_thread(write)
     for _ in range(rounds):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                with eoslog.open(hand.store.path, durability="process") as own:
-                    own.partition(TOPIC, 0).log_end_offset  # noqa: B018
-                    with own.producer() as producer:
-                        producer.append(TOPIC, partition=0, values=[b"child"])
-                status = 0
-            except BaseException as error:
-                hand.say("failed", type(error).__name__, str(error), "in the forked child")
-            finally:
-                os._exit(status)
-        deadline_s = time.monotonic() + 60
-        while True:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                break
-            if time.monotonic() > deadline_s:
-                os.kill(child, 10)  # faulthandler prints where it hangs.
-                time.sleep(0.5)
-                os.kill(child, 9)
-            time.sleep(0.001)
-        assert status == 0, "the forked child failed, or hangs"
+        in_child(child, seconds=60)
     stop = True
     return len([one for one in store_calls.values_of(hand, TOPIC) if one == "child"])
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kills import Kill, in_child
-from processes.crew import QUIET, TIMEOUT_S, Crew, Member
-from processes.member_main import Hand
+from harness.crew import QUIET, TIMEOUT_S, Crew, Member
+from harness.fork import Kill, dies_in_child, in_child
+from harness.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError, TransactionalIdNotFoundError
 from eoslog.storage import topic_registry
-from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
-from eoslog.store.store import parts_of
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import CompactedPartition
 from eoslog.transactions.named_producers import NamedProducers
@@ -300,7 +300,7 @@ def applied(store: eoslog.Store) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    "kill", [Kill(Partition, "make_durable", 1), Kill(CompactedLog, "persist", 1)]
+    "kill", [Kill(UnifiedLog, "make_durable", 1), Kill(CompactedLog, "persist", 1)]
 )
 def test_who_dies_while_it_persists_harms_nobody(path, kill):
     with opened(path, "commit") as store:
@@ -312,7 +312,7 @@ def test_who_dies_while_it_persists_harms_nobody(path, kill):
             kill.arm()
             parts_of(joined).files.state_log.persist()
 
-        assert in_child(other, path.parent) is None
+        assert dies_in_child(other)
         assert get_here(store, "a") == 2
         parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 3})
         parts_of(store).files.state_log.persist()
@@ -371,8 +371,8 @@ def find_id(hand: Hand, producer_id: int) -> None:
 ID_KILLS = [
     Kill(CompactedLog, "append", 1, "before"),
     Kill(CompactedLog, "append", 1, "after"),
-    Kill(Partition, "append_columns", 1, "after"),
-    Kill(Partition, "make_durable", 1, "after"),
+    Kill(UnifiedLog, "append_columns", 1, "after"),
+    Kill(UnifiedLog, "make_durable", 1, "after"),
 ]
 
 
@@ -390,7 +390,7 @@ def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill
             kill.arm()
             parts_of(joined).files.producer_ids.take()
 
-        assert in_child(other, path.parent) is None
+        assert dies_in_child(other)
         taken += [parts_of(store).files.producer_ids.take() for _ in range(BLOCK_IDS)]
     assert len(set(taken)) == len(taken)
     assert not set(taken) & set(range(FIRST + BLOCK_IDS, FIRST + 2 * BLOCK_IDS))
@@ -522,7 +522,7 @@ NAME_KILLS = [
     Kill(CompactedLog, "append", 1, "after"),
     Kill(NamedProducers, "adopt", 1, "after"),
     *[
-        Kill(Partition, "append_columns", nth, when)
+        Kill(UnifiedLog, "append_columns", nth, when)
         for nth in (1, 2, 3)
         for when in ("before", "after")
     ],
@@ -543,8 +543,8 @@ def test_the_position_is_that_of_the_log_wherever_a_process_dies_with_the_name(p
                 assert taken.next_sequence(TOPIC, 0) == position
                 taken.append(TOPIC, 0, [b"%d" % position])
 
-        assert in_child(other, path.parent) is None
-        partition = store.partition(TOPIC, 0)
+        assert dies_in_child(other)
+        partition = engine_of(store).partition(TOPIC, 0)
         newer = store.producer(name="n")
         assert newer.next_sequence(TOPIC, 0) == partition.log_end_offset
         newer.append(TOPIC, 0, [b"%d" % partition.log_end_offset])
@@ -615,7 +615,7 @@ def test_threads_and_processes_take_names_from_each_other(path, store):
         return "done"
 
     answers: list[Any] = []
-    child = threading.Thread(target=lambda: answers.append(in_child(other, path.parent)))
+    child = threading.Thread(target=lambda: answers.append(in_child(other)))
     child.start()
     run_in_threads(lambda: wrestle(store), 2)
     child.join(TIMEOUT_S)
@@ -627,7 +627,7 @@ def test_threads_and_processes_take_names_from_each_other(path, store):
 
 
 def values_of(store: eoslog.Store) -> list[bytes]:
-    partition, offset = store.partition(TOPIC, 0), 0
+    partition, offset = engine_of(store).partition(TOPIC, 0), 0
     found = []
     while offset < partition.log_end_offset:
         records, offset = partition.fetch_records(offset, 1000, 1 << 20)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from c_library import built_library
-from other_process import OtherProcess
+from harness.crew import Member, NurseryClient, started
 from staged_jobs import quick_directory
 
 import eoslog
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 RECORDS = 20_000
 CALLS_MAX = 30
@@ -35,7 +35,7 @@ while wait() == "again":
     say(len(reattached), result.base_offset, result.last_offset, result.record_count)
 """
 WRITERS = {
-    "the engine's view": ("store.partition('t', 0)", "writer.append_columns(values)"),
+    "the engine's view": ("engine_of(store).partition('t', 0)", "writer.append_columns(values)"),
     "without numbers": (
         "store.producer(config={'enable.idempotence': False})",
         "writer.append('t', 0, values)",
@@ -72,9 +72,9 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
     with eoslog.open(path, create=True, durability="process") as store:
         parts_of(store).checkpointer.stop()
         store.create_topic("t", config={"segment.bytes": 65536, "max.message.bytes": 200})
-        partition = store.partition("t", 0)
-        with OtherProcess(code) as other:
-            assert other.hear() == "opened"
+        partition = engine_of(store).partition("t", 0)
+        with started(code) as other:
+            other.hear("opened")
             for _ in range(CALLS_MAX):
                 begin = partition.log_end_offset
                 other.tell("again")
@@ -90,7 +90,8 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
                     kill(other.pid, signal.SIGCONT)
                 else:
                     kept_from = begin
-                reattached, base_offset, last_offset, count = map(int, other.hear().split())
+                said = other.hear()
+                reattached, base_offset, last_offset, count = map(int, (said.word, *said.rest))
                 assert count == RECORDS
                 assert begin <= base_offset
                 if reattached and base_offset < kept_from <= last_offset:
@@ -108,9 +109,9 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
 READER = """
 import ctypes, resource
 import eoslog
-resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 store = eoslog.open({path!r}, durability="process")
-store.partition("t", 0).flush()
+engine_of(store).partition("t", 0).flush()
 for number in range(1, 30):
     store.partition("t", number)
 consumer = store.consumer()
@@ -129,17 +130,19 @@ def test_what_is_deleted_before_its_file_is_opened_again_is_out_of_range(tmp_pat
         eoslog.open(folder / "store", create=True, durability="process") as store,
     ):
         store.create_topic("t", partitions=30)
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         partition.append_columns([b"old"])
         with monkeypatch.context() as patched:
             patched.setenv("LD_PRELOAD", str(library))
-            other = OtherProcess(READER.format(path=str(store.path)))
-        with other:
-            assert other.hear() == "closed"
+            nursery = NurseryClient()
+        with Member(of=nursery) as other:
+            other.begin(READER.format(path=str(store.path)))
+            other.hear("closed")
             while ") T " not in Path(f"/proc/{other.pid}/stat").read_text():
                 time.sleep(0.01)
             partition.roll()
             partition.append_columns([b"new"])
             partition.delete_segments(1)
             kill(other.pid, signal.SIGCONT)
-            assert other.hear() == "[b'new']"
+            assert other.hear().word == "[b'new']"
+        nursery.stop()

@@ -1,7 +1,7 @@
 """A process that dies, hangs or is fenced at each step of a transaction, while others live on.
 
 The test's own process has the store open all the time: it sees what the member leaves, and ends it.
-`docs/transactions.md` has the steps.
+`docs/crash-points.md` has the steps.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.crew import TIMEOUT_S, Crew, Member, MemberError
+from harness.member_main import Hand
 from processes import store_calls
-from processes.crew import TIMEOUT_S, Crew, Member, MemberError
 from processes.lanes import TOPIC, make_store
-from processes.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition
@@ -34,9 +34,9 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.state_key import DURABILITY, state_key, transaction_key
-from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
+from eoslog.transactions.timeouts import abort_timed_out, expire_ids
 
 ID = "wanted"
 QUIET = {"eoslog.spare.segments": 0, "log.initial.task.delay.ms": 1 << 40}
@@ -107,7 +107,7 @@ def write_record(hand: Hand, state: str) -> None:
 
 def write_marker(hand: Hand, commit: bool, number: int) -> None:
     entry = entry_of(hand)
-    hand.store.partition(TOPIC, number).append_marker(
+    engine_of(hand.store).partition(TOPIC, number).append_marker(
         entry.producer_id, hand.kept["decided"][0], None, commit
     )
 
@@ -615,7 +615,7 @@ def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, p
     else:
         assert before == state.log_end_offset
     for number in (0, 1):
-        partition = store.partition(TOPIC, number)
+        partition = engine_of(store).partition(TOPIC, number)
         assert partition.recovery_point == partition.log_end_offset, "another's are synced too"
     member.kill()
     parts_of(store).files.transactions.recover_dead_peers()
@@ -679,7 +679,7 @@ def test_producers_that_lost_their_ids_can_take_them_back(store, crew):
 
 def leave_hanging(hand: Hand) -> None:
     """A transaction at a partition of which the coordinator's log has lost the registration."""
-    hand.store.partition(TOPIC, 0).append_columns(
+    engine_of(hand.store).partition(TOPIC, 0).append_columns(
         [b"never"], producer_id=777, producer_epoch=3, base_sequence=0, transactional=True
     )
 

@@ -16,6 +16,7 @@ from partition_files import EVER_MS, PartitionFiles, all_records, same_records
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel, ModelAppend
 from reference_model.producer_model import ModelError, ProducerModel, ProducerTable
+from store_copies import copy_store
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
@@ -298,7 +299,7 @@ class PartitionWorld:
     def _copy_as_killed(self) -> None:
         self._kills += 1
         killed = self._root / str(self._kills)
-        shutil.copytree(self.files.root, killed)
+        copy_store(self.files.root, killed)
         self.files.close(clean=False)
         shutil.rmtree(self.files.root)
         self.files = PartitionFiles(killed, self.config)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 
 import pytest
 from reference_model import batch_codec as codec
+from store_copies import copy_store
 
 import eoslog
 from eoslog.bindings.record_batch import decode_records
 from eoslog.errors import CorruptRecordError, InvalidRecordError
+from eoslog.store.store import engine_of
 
 PRODUCER_ID = 7
 
@@ -177,11 +178,11 @@ def test_the_abort_of_a_producer_that_expired_is_known_after_a_kill(tmp_path):
         producer.init_transactions()
         producer.begin_transaction()
         producer.append("orders", partition=0, values=[b"aborted"])
-        partition = store.partition("orders", 0)
+        partition = engine_of(store).partition("orders", 0)
         partition.producer_state.persist()
         producer.abort_transaction()
         assert partition.producer_state.expire(2**62, frozenset) == 1
-        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+        copy_store(tmp_path / "live", tmp_path / "killed")
     with eoslog.open(tmp_path / "killed") as store:
         assert len(store.partition("orders", 0).aborted_transactions(0, 10)) == 1
         with store.consumer() as consumer:

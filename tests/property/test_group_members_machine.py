@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from eoslog.groups.group_members import (
+from eoslog.groups.members import (
     GroupMembers,
     Member,
     acknowledged,
@@ -24,7 +24,7 @@ from eoslog.groups.group_members import (
     with_member,
     without_members,
 )
-from eoslog.groups.group_records import decode_members_value, encode_members_value
+from eoslog.groups.records import decode_members_value, encode_members_value
 
 TOPICS = st.sets(st.sampled_from(["a", "b", "c"]), min_size=1).map(lambda one: tuple(sorted(one)))
 STRATEGIES = st.sampled_from([("range",), ("cooperative-sticky",), ("range", "cooperative-sticky")])

@@ -20,22 +20,18 @@ from hypothesis.stateful import (
     invariant,
     rule,
 )
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.group_records import decode_offset_key, decode_offset_value
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.offsets_index import GroupOffsetsIndex
+from eoslog.groups.records import decode_offset_key, decode_offset_value
 from eoslog.store.store import parts_of
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
-QUIET = {
-    "eoslog.checkpoint.interval.ms": 3_600_000,
-    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
-    "log.initial.task.delay.ms": 3_600_000,
-    "offsets.retention.minutes": 7 * 24 * 60,
-}
+SETTINGS = QUIET | {"offsets.retention.minutes": 7 * 24 * 60}
 NUMBER = 7  # All groups share this partition of `__consumer_offsets`.
 LATER_MS = 8 * 86_400_000
 
@@ -105,7 +101,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.store = eoslog.open(
-            self.root / "store", create=True, durability="process", config=QUIET
+            self.root / "store", create=True, durability="process", config=SETTINGS
         )
         self.store.create_topic("t", partitions=len(PARTITIONS))
 
@@ -177,7 +173,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
         for producer_id in self.epochs:
             self.end_a_transaction(producer_id, False)
         self.store.close()
-        self.store = eoslog.open(self.root / "store", durability="process", config=QUIET)
+        self.store = eoslog.open(self.root / "store", durability="process", config=SETTINGS)
         partitions = parts_of(self.store).files.partitions
         if NUMBER in partitions.existing_offsets_partitions():
             # The close compacts what is due, if its thread had seen the partition.

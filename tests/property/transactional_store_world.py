@@ -20,18 +20,21 @@ from reference_model.transaction_model import (
     TransactionModel,
     WriterModel,
 )
+from staged_jobs import load
+from store_copies import copy_store
 
 import eoslog
 from eoslog.errors import (
     IllegalStateError,
     InvalidTimestampError,
     ProducerFencedError,
+    StagedJobIncompleteError,
     StoreFullError,
     UnstableOffsetCommitError,
 )
-from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.application import ApplicationRecord
 from eoslog.store.store import parts_of
-from eoslog.transactions.transaction_timeouts import abort_timed_out
+from eoslog.transactions.timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}
 PLACES: list[Place] = [
@@ -215,17 +218,13 @@ class TransactionalStoreWorld:
     def load(self, records: dict[Place, int], *, lose_complete: bool) -> None:
         """A staged job. Of one that dies before it is complete readers may see all."""
         found = {place: self.values(count) for place, count in records.items()}
-        with self.store.producer(transactional_id="load", staged=True) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            for place, values in found.items():
-                producer.append(place[0], partition=place[1], values=values)
-            if lose_complete:
-                with pytest.MonkeyPatch.context() as patched:
-                    patched.setattr(ApplicationRecord, "completed", _no_room)
-                    producer.commit_transaction()
-            else:
-                producer.commit_transaction()
+        if lose_complete:
+            self.store.begin_run("load")  # Completes the job before, or this one would not begin.
+            with pytest.MonkeyPatch.context() as patched, pytest.raises(StagedJobIncompleteError):
+                patched.setattr(ApplicationRecord, "completed", _no_room)
+                load(self.store, "load", found)
+        else:
+            load(self.store, "load", found)
         self.model.load(found)
 
     # -- others ------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ class TransactionalStoreWorld:
         if kill:
             self._kills += 1
             killed = self._root / f"store-{self._kills}"
-            shutil.copytree(self._path, killed)
+            copy_store(self._path, killed)
             self.store.close()
             shutil.rmtree(self._path)
             self._path = killed

@@ -14,7 +14,7 @@ from typing import Any
 
 import eoslog
 from eoslog.spark import commit, session, write_partitions
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_log import CompactedLog
 
 
@@ -50,7 +50,7 @@ def die_at(step: str) -> None:
     def die(*arguments: Any, **options: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    append, adopt = CompactedLog.append, Partition.adopt
+    append, adopt = CompactedLog.append, UnifiedLog.adopt
     if step == "before the decision":
         CompactedLog.append = die
     elif step == "after the decision":
@@ -71,7 +71,7 @@ def die_at(step: str) -> None:
                 die()
             return result
 
-        Partition.adopt = adopt_and_die
+        UnifiedLog.adopt = adopt_and_die
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from eoslog.spark.data_source import EoslogDataSource
-from eoslog.staging.staged_application import PREPARED
+from eoslog.staging.application import PREPARED
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import eoslog
 from eoslog import Record, TopicPartition
-from eoslog.staging.staged_names import TRASH_DIRECTORY
+from eoslog.staging.names import TRASH_DIRECTORY
 
 
 def records_in(store_path: Path, topic: str = "orders") -> list[Record]:

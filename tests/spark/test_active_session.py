@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from gates import LONGEST_WAIT_S
 from read_back import numbers_in
 
 from eoslog.spark import JavaNotFoundError, find_java, session
-from eoslog.spark.active_session import keep_active
+from eoslog.spark.active_session import keep_active, use_this_python
 
 pytestmark = pytest.mark.spark
 py4j = pytest.importorskip("py4j.protocol")
@@ -186,3 +187,83 @@ def test_a_session_of_ones_own(store_path, way):
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == ["not found", "written", "written"]
+
+
+# The interpreter of workers.
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, sys.executable),
+        ({"PYSPARK_PYTHON": "python3"}, "python3"),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, "None"),  # Java runs already, started by spark-submit.
+    ],
+)
+def test_the_package_names_this_interpreter_unless_one_is_named(environment, found):
+    script = "import os, eoslog.spark; print(os.environ.get('PYSPARK_PYTHON'))"
+    plain = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
+    answer = subprocess.run(
+        [sys.executable, "-c", script], env=plain | environment, capture_output=True, text=True
+    )
+    assert answer.stdout == f"{found}\n", answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "said", "found"),
+    [
+        ("local[2]", "python3", None, sys.executable),
+        ("local[2]", "python3", "python3", "python3"),
+        ("local[2]", "/other/python", None, "/other/python"),
+        ("spark://host:7077", "python3", None, "python3"),
+    ],
+)
+def test_a_session_made_without_a_word_of_an_interpreter(monkeypatch, master, python, said, found):
+    monkeypatch.setenv("PYSPARK_PYTHON", said or sys.executable)
+    context = SimpleNamespace(master=master, pythonExec=python)
+    changed = use_this_python(SimpleNamespace(sparkContext=context))
+    assert (context.pythonExec, changed) == (found, found != python)
+
+
+PLAIN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+
+way, store = sys.argv[1:]
+if way == "import":
+    import eoslog.spark
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+if way == "register":
+    from eoslog.spark import EoslogDataSource
+    spark.dataSource.register(EoslogDataSource)
+if way == "session":
+    from eoslog.spark import session
+    session()
+rows = spark.range(0, 10, 1, 1).selectExpr("CAST(id AS STRING) AS value")
+rows.write.format("eoslog").options(store=store, topic="orders").mode("append").save()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["import", "register", "session"])
+def test_workers_know_the_format_where_the_paths_python_does_not(store_path, tmp_path, way):
+    """As in a virtual environment that is not activated."""
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 "$@"\n')
+    other.chmod(0o755)
+    plain = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
+    plain |= {"JAVA_HOME": str(java.home), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    answer = subprocess.run(
+        [sys.executable, "-c", PLAIN_SESSION, way, store_path],
+        capture_output=True,
+        text=True,
+        env=plain,
+        timeout=3 * LONGEST_WAIT_S,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert numbers_in(store_path) == list(range(10))

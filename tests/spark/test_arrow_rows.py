@@ -1,7 +1,5 @@
 """Arrow record batches as records: buffers as they are, rows to the places they name."""
 
-from datetime import UTC, datetime
-
 import pytest
 from recording_writer import RecordingWriter
 
@@ -95,20 +93,6 @@ def test_the_topic_of_the_job_wins_over_the_column():
     assert found.topic == "orders"
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_timestamps_of_any_unit(unit):
-    moment = datetime(2026, 1, 1, tzinfo=UTC)
-    column = pa.array([moment], pa.timestamp(unit, "UTC"))
-    (found,) = records_of(batch_of(value=["a"], timestamp=column))
-    assert found.timestamp_ms == 1_767_225_600_000
-
-
-def test_timestamps_are_rounded_down_also_before_1970():
-    column = pa.array([1_999_999, -1], pa.timestamp("us", "UTC"))
-    found = records_of(batch_of(value=["a", "b"], timestamp=column))
-    assert [record.timestamp_ms for record in found] == [1_999, -1]
-
-
 def test_milliseconds_and_a_row_without_a_time():
     column = pa.array([5, None], pa.int64())
     first, second = records_of(batch_of(value=["a", "b"], timestamp=column))
@@ -127,19 +111,19 @@ def test_headers():
     [
         ({"key": ["k"]}, ValueError, "no column 'value'"),
         ({"value": ["v"], "vlaue": ["w"]}, ValueError, "unknown columns vlaue"),
-        ({"value": [1]}, TypeError, "column value is binary or string"),
-        ({"value": ["v"], "key": [1.5]}, TypeError, "column key is binary or string"),
-        ({"value": ["v"], "timestamp": ["noon"]}, TypeError, "column timestamp is"),
+        ({"value": [1]}, TypeError, "column value must be binary or string"),
+        ({"value": ["v"], "key": [1.5]}, TypeError, "column key must be binary or string"),
+        ({"value": ["v"], "timestamp": ["noon"]}, TypeError, "column timestamp must be"),
         ({"value": ["v"], "timestamp": [2**62]}, ValueError, "no time that Spark can hold"),
-        ({"value": ["v"], "headers": ["h"]}, TypeError, "column headers is"),
-        ({"value": ["v"], "headers": [["h"]]}, TypeError, "column headers is"),
+        ({"value": ["v"], "headers": ["h"]}, TypeError, "column headers must be"),
+        ({"value": ["v"], "headers": [["h"]]}, TypeError, "column headers must be"),
         (
             {"value": ["v"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)},
             TypeError,
-            "a header is a pair",
+            "a header must be a pair",
         ),
         ({"value": ["v"], "partition": [-1]}, ValueError, "partition -1 is negative"),
-        ({"value": ["v"], "partition": ["0"]}, TypeError, "column partition is"),
+        ({"value": ["v"], "partition": ["0"]}, TypeError, "column partition must be"),
     ],
 )
 def test_wrong_columns_are_refused(columns, error, words):
@@ -152,7 +136,7 @@ def test_wrong_columns_are_refused(columns, error, words):
     [
         (None, ValueError, "no topic"),
         (["x", None], ValueError, "1 rows have no topic"),
-        ([1, 2], TypeError, "column topic is a string"),
+        ([1, 2], TypeError, "column topic must be a string"),
     ],
 )
 def test_rows_without_a_topic_are_refused(topics, error, words):

@@ -6,13 +6,15 @@ from collections import Counter
 
 import pytest
 from faults import Fault
+from pyspark.errors import AnalysisException
+from staged_jobs import load
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.errors import LogClosedError
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import StoreNotVisibleError
-
-pytest.importorskip("pyspark")
+from eoslog.store.store import engine_of
 
 
 @pytest.fixture
@@ -92,9 +94,15 @@ def test_all_columns_come_as_kafkas_source_gives_them(store, read):
 
 def test_a_schema_of_fewer_columns_reads_only_those(store, read):
     fill(store, 5)
-    frame = read("offset long, value binary")
+    frame = read("offset long NOT NULL, value binary")
     assert frame.columns == ["offset", "value"]
     assert frame.collect() == [(number, b"%d" % number) for number in range(5)]
+
+
+def test_a_schema_of_not_null_is_refused_with_its_column(store, read):
+    fill(store, 1)
+    with pytest.raises(AnalysisException, match="column 'value' of the schema is NOT NULL"):
+        read("offset long, value binary NOT NULL").collect()
 
 
 def test_a_topic_without_records_has_no_rows(store, read):
@@ -173,14 +181,18 @@ def test_a_read_has_every_transaction_whole_while_others_write(store, read, stag
     committed = threading.Semaphore(0)
 
     def write():
-        with store.producer(transactional_id="t", staged=staged) as producer:
+        with store.producer(transactional_id="t") as producer:
             producer.init_transactions()
             number = 0
             # As many as a disk would sync: all that there is is read each time.
             while not stop.wait(0.005):
-                with producer.transaction():
-                    for partition in range(4):
-                        producer.append("orders", partition, [b"%d" % number] * 3)
+                records = {("orders", partition): [b"%d" % number] * 3 for partition in range(4)}
+                if staged:
+                    load(store, "t", records)
+                else:
+                    with producer.transaction():
+                        for where, values in records.items():
+                            producer.append(*where, values)
                 committed.release()
                 number += 1
 
@@ -228,7 +240,7 @@ def test_a_view_of_sql_reads_it_too(spark, store, read, store_path):
 
 def test_what_was_deleted_is_an_error_unless_told(store, read):
     fill(store, 10)
-    partition = store.partition("orders", 0)
+    partition = engine_of(store).partition("orders", 0)
     partition.roll()
     fill(store, 5, first=10)
     partition.delete_segments(10)
@@ -262,10 +274,40 @@ def test_a_task_that_sees_another_store_says_so(store, store_path):
     options = ReadOptions.of_batch({"store": str(store_path), "subscribe": "orders"})
     wanted = OffsetRange(TopicPartition("orders", 0), 0, 1)
     with pytest.raises(StoreNotVisibleError, match="sees another store"):
-        next(read_range(options, ("value",), RangePartition(wanted, "0" * 16, "")))
+        next(read_range(options, ("value",), (), RangePartition(wanted, "0" * 16, "")))
     nowhere = ReadOptions.of_batch({"store": "/nowhere/at/all", "subscribe": "orders"})
     with pytest.raises(StoreNotVisibleError, match="sees no store at /nowhere/at/all"):
-        next(read_range(nowhere, ("value",), RangePartition(wanted, "0" * 16, "")))
+        next(read_range(nowhere, ("value",), (), RangePartition(wanted, "0" * 16, "")))
+
+
+def test_a_task_reads_the_very_topic_that_it_looked_at(store_path, monkeypatch):
+    """It is made again after the look at its id."""
+    from eoslog.spark.open_stores import lent_store
+    from eoslog.spark.source.batch_reader import read_range, split_ranges
+    from eoslog.spark.source.offset_ranges import OffsetRange
+    from eoslog.spark.source.read_options import ReadOptions
+    from eoslog.storage.engine import Engine
+
+    options = ReadOptions.of_batch({"store": str(store_path), "subscribe": "made"})
+    with lent_store(str(store_path)) as store:
+        store.create_topic("made")
+        fill(store, 3, topic="made")
+        ids = {"made": store.topics()["made"].topic_id}
+        wanted = OffsetRange(TopicPartition("made", 0), 0, 3)
+        (planned,) = split_ranges(store, options.split, [wanted], ids)
+        find = Engine.partition
+
+        def make_again(self, *where):
+            found = find(self, *where)
+            monkeypatch.undo()
+            store.delete_topic("made")
+            store.create_topic("made")
+            fill(store, 3, topic="made", first=10)
+            return found
+
+        monkeypatch.setattr(Engine, "partition", make_again)
+        with pytest.raises(LogClosedError, match="made-0"):
+            list(read_range(options, ("value",), (), planned))
 
 
 def test_what_is_read_can_be_written_again(spark, store, read):

@@ -210,9 +210,9 @@ def test_a_job_without_rows_is_a_version_too(spark, store_path):
         ({"topik": "orders"}, "did you mean topic"),
         ({"txnAppId": "nightly"}, "txnAppId and txnVersion belong together"),
         ({"txnVersion": "0"}, "txnAppId and txnVersion belong together"),
-        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is 0 at least"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be at least 0"),
         ({"allowBatchIdReset": "true"}, "allowBatchIdReset"),
-        ({"durability": "never"}, "durability is one of"),
+        ({"durability": "never"}, "durability must be one of"),
         ({"partitions": "5"}, "has 4 partitions, not 5"),
         ({"topic": "nowhere"}, "no topic 'nowhere'"),
         ({"topic": None}, "no topic"),
@@ -229,10 +229,10 @@ def test_options_that_are_wrong(spark, store_path, options, reason):
     [
         (["value AS walue"], "no column 'value'"),
         (["value", "value AS kee"], "unknown columns kee"),
-        (["CAST(value AS INT) AS value"], "column value is binary or string"),
-        (["value", "value AS partition"], "column partition is int"),
+        (["CAST(value AS INT) AS value"], "column value must be binary or string"),
+        (["value", "value AS partition"], "column partition must be"),
         (["value", "TIMESTAMP_NTZ'2026-01-01 12:00:00' AS timestamp"], "CAST"),
-        (["value", "map('a', 'b') AS headers"], "column headers is array"),
+        (["value", "map('a', 'b') AS headers"], "column headers must be array"),
     ],
 )
 def test_columns_that_are_wrong(spark, store_path, columns, reason):

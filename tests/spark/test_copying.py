@@ -100,7 +100,9 @@ def killed_copy(tmp_path):
 
 
 def test_a_topic_comes_back_as_it_was(spark, store_path, tmp_path):
-    produce(store_path, 0, 200)
+    produce(store_path, 0, 199)
+    with eoslog.open(store_path) as store:
+        store.producer().append("orders", 3, [b"without a time"], timestamps=[-1])
     there = copy(Topic(store_path, "orders"), Files(tmp_path / "files"), spark=spark)
     assert there.records == 200
     other = tmp_path / "other"

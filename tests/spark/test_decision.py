@@ -56,15 +56,15 @@ def test_a_version_without_messages_needs_its_run(store_path):
 @pytest.mark.parametrize(
     ("messages", "error", "says"),
     [
-        (None, TypeError, "messages are a list of what stage.. yielded, not NoneType"),
-        ("abc", TypeError, "not str"),
-        (b"abc", TypeError, "not bytes"),
-        ({"app_id": "job"}, TypeError, "not dict"),
-        (7, TypeError, "not int"),
+        (None, TypeError, "messages must be a list of what stage.. yielded, got NoneType"),
+        ("abc", TypeError, "got str"),
+        (b"abc", TypeError, "got bytes"),
+        ({"app_id": "job"}, TypeError, "got dict"),
+        (7, TypeError, "got int"),
         (["abc"], ValueError, "'abc' is no message of stage"),
-        ([[1, 2]], TypeError, "a message of stage.. is expected, not list"),
-        ([None], TypeError, "not NoneType"),
-        (["[1]"], TypeError, "not list"),
+        ([[1, 2]], TypeError, "expected a message of stage.., got list"),
+        ([None], TypeError, "got NoneType"),
+        (["[1]"], TypeError, "got list"),
     ],
 )
 def test_what_are_no_messages(store_path, messages, error, says):

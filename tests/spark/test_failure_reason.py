@@ -12,7 +12,7 @@ WORKER_RAISED = """An error occurred while calling z:PythonRDD.collectAndServe.
     process()
   File "rows.py", line 3, in append
     raise TypeError(f"row {number}")
-TypeError: row 1 of the Spark partition: a record is bytes
+TypeError: row 1 of the Spark partition: a record must be bytes
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:5)
 Caused by: org.apache.spark.api.python.PythonException: once more
@@ -37,7 +37,7 @@ Caused by: java.lang.IllegalArgumentException: CSV header does not conform to th
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (WORKER_RAISED, "TypeError: row 1 of the Spark partition: a record is bytes"),
+        (WORKER_RAISED, "TypeError: row 1 of the Spark partition: a record must be bytes"),
         (
             WORKER_DIED,
             "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). "

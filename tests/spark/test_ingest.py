@@ -137,6 +137,42 @@ def test_the_same_contents_land_once_whatever_their_name(store, flights_csv, tmp
     assert len(values_in(store, "flights")) == len(ROWS)
 
 
+def test_what_was_landed_is_not_landed_otherwise(store, flights_csv, tmp_path):
+    """With other options the records would be other ones; a wrong option is named first."""
+    key = ("--key", "carrier,flight")
+    arguments = ("ingest", flights_csv, "--topic", "flights", "--store", store)
+    assert call(*arguments, *key).status == DONE
+    for options in (
+        (),
+        ("--key", "flight"),
+        (*key, "--key-separator", "-"),
+        ("--key", "upper(carrier)"),
+        ("--format", "text"),
+    ):
+        assert_mistake(call(*arguments, *options), WRONG_USE, "landed with another key or")
+    for options, words in (
+        (("--key", "carier"), "no column carier for the key; there are carrier, flight"),
+        (("--key", "flight", "--delimiter", ";"), "no column flight for the key"),
+    ):
+        assert_mistake(call(*arguments, *options), WRONG_USE, words)
+    for options in (
+        key,
+        ("--key", " carrier , flight "),
+        (*key, "--multiline"),
+        (*key, "--format", "csv"),
+    ):
+        answer = call(*arguments, *options)
+        assert (answer.status, answer.stdout[:13]) == (DONE, "nothing to do")
+    assert len(values_in(store, "flights")) == len(ROWS)
+
+
+def test_a_job_of_an_older_version_is_in_whatever_the_options(store, flights_csv):
+    arguments = ("ingest", flights_csv, "--topic", "flights", "--id", "nightly", "--store", store)
+    with eoslog.open(store, create=True) as opened:
+        opened.commit_staged("nightly", 0, [], run_id="9f86d081884c7d659a2feaa0c55ad015")
+    assert call(*arguments, "--key", "flight").stdout.startswith("nothing to do")
+
+
 def test_an_id_lands_once_whatever_the_contents(store, flights_csv):
     arguments = ("--topic", "flights", "--id", "nightly", "--store", store, "--json")
     assert call("ingest", flights_csv, *arguments).json["app_id"] == "nightly"

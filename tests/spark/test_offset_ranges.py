@@ -1,5 +1,7 @@
 """Offsets of reads, without Spark: what options mean in a log, and how ranges are shared out."""
 
+import tracemalloc
+
 import pytest
 
 import eoslog
@@ -20,6 +22,7 @@ from eoslog.spark.source.offset_ranges import (
     within_limit,
 )
 from eoslog.spark.source.topic_choice import TopicChoice
+from eoslog.store.store import engine_of
 
 pytest.importorskip("pyarrow")
 
@@ -58,6 +61,18 @@ def test_ranges_are_sorted_and_those_without_offsets_left_out():
 def test_a_split_range_has_each_offset_once_and_in_order(size, rule):
     ranges = [OffsetRange(A0, 100, 100 + size), OffsetRange(B0, 0, 3)]
     assert covered(rule.split(ranges, one_byte_each)) == covered(ranges)
+
+
+def test_more_pieces_than_offsets_cost_no_more():
+    tracemalloc.start()
+    try:
+        pieces = OffsetRange(A0, 7, 10).divided(1_000_000)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pieces == [OffsetRange(A0, first, first + 1) for first in range(7, 10)]
+    assert peak_bytes < 100_000
+    assert OffsetRange(A0, 7, 7).divided(5) == []
 
 
 @pytest.mark.parametrize(
@@ -153,7 +168,7 @@ def store(tmp_path):
 
 
 def start(store, options, *wheres, stream=True, fail=True, default=LATEST):
-    partitions = [store.partition(*where) for where in wheres]
+    partitions = [engine_of(store).partition(*where) for where in wheres]
     latest = {where: store.snapshot([where.topic])[where] for where in wheres}
     bound = starting_bound(options, default, stream=stream)
     found = starting_offsets(bound, partitions, latest, "read_committed", fail_on_data_loss=fail)
@@ -161,7 +176,7 @@ def start(store, options, *wheres, stream=True, fail=True, default=LATEST):
 
 
 def end(store, options, *wheres, fail=True):
-    partitions = [store.partition(*where) for where in wheres]
+    partitions = [engine_of(store).partition(*where) for where in wheres]
     latest = {where: store.snapshot([where.topic])[where] for where in wheres}
     found = ending_offsets(
         ending_bound(options), partitions, latest, "read_committed", fail_on_data_loss=fail
@@ -271,9 +286,8 @@ def test_what_is_named_and_not_there_is_an_error_unless_it_was_there_before(stor
 def offsets_of(store, first, upper_bound, *, where=A0, level="read_committed", fail=True):
     from eoslog.spark.source.record_columns import record_batches
 
-    batches = record_batches(
-        store, OffsetRange(where, first, upper_bound), ["offset"], level, fail_on_data_loss=fail
-    )
+    partition, wanted = engine_of(store).partition(*where), OffsetRange(where, first, upper_bound)
+    batches = record_batches(partition, wanted, ["offset"], level, fail_on_data_loss=fail)
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -310,7 +324,7 @@ def test_a_range_that_is_not_there_is_an_error_or_what_there_is(store):
 
 
 def test_what_retention_took_is_an_error_or_left_out(store):
-    partition = store.partition("a", 0)
+    partition = engine_of(store).partition("a", 0)
     partition.roll()
     store.producer().append("a", 0, [b"y"] * 5)
     partition.delete_segments(10)
@@ -326,7 +340,7 @@ def test_what_retention_took_is_an_error_or_left_out(store):
 
 
 def test_bytes_of_a_range_are_counted_over_segments(store):
-    partition = store.partition("a", 0)
+    partition = engine_of(store).partition("a", 0)
     partition.roll()
     store.producer().append("a", 0, [bytes(1000)] * 10)
     large = bytes_in(partition, 10, 20)

@@ -73,24 +73,26 @@ def test_options_go_to_tasks():
         ({"assign": '{"a": [0]}'}, "has subscribe and assign"),
         ({"subscribe": "a,,b"}, "subscribe has an empty name"),
         ({"subscribe": None, "subscribePattern": "a("}, "subscribePattern 'a\\('"),
-        ({"subscribe": None, "assign": '{"a": 0}'}, "assign is JSON like"),
-        ({"subscribe": None, "assign": "{}"}, "assign is JSON like"),
-        ({"startingOffsets": "newest"}, "startingOffsets is JSON like"),
-        ({"startingOffsets": "[1]"}, "startingOffsets is JSON like"),
-        ({"startingOffsets": '{"a": 1}'}, "startingOffsets is JSON like"),
-        ({"startingOffsets": '{"a": {"0": true}}'}, "startingOffsets is JSON like"),
-        ({"startingOffsets": '{"a": {"x": 1}}'}, "startingOffsets is JSON like"),
+        ({"subscribe": None, "assign": '{"a": 0}'}, "assign must be JSON like"),
+        ({"subscribe": None, "assign": "{}"}, "assign must be JSON like"),
+        ({"startingOffsets": "newest"}, "Offsets must be JSON like"),
+        ({"startingOffsets": "[1]"}, "Offsets must be JSON like"),
+        ({"startingOffsets": '{"a": 1}'}, "Offsets must be JSON like"),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "Offsets must be JSON like"),
+        ({"startingOffsets": '{"a": {"x": 1}}'}, "Offsets must be JSON like"),
         ({"startingOffsets": '{"a": {"0": 1, "0": 2}}'}, "startingOffsets .* each name once"),
         ({"startingOffsets": '{"a": {"0": 1, "00": 2}}'}, "startingOffsets .* each name once"),
         ({"startingOffsets": '{"a": {"0": 1}, "a": {"1": 2}}'}, "startingOffsets .* each name"),
-        ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: an offset is 0 or more"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: offsets must be 0 or more"),
         ({"startingTimestamp": "now"}, "startingTimestamp must be an integer"),
-        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "ByTimestamp: a time is in milli"),
-        ({"startingOffsetsByTimestampStrategy": "first"}, "Strategy is error or latest"),
-        ({"minPartitions": "0"}, "minPartitions is 1 at least, not 0"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "ByTimestamp: milliseconds must"),
+        ({"startingOffsetsByTimestamp": f'{{"a": {{"0": {10**20}}}}}'}, "milliseconds must be"),
+        ({"startingOffsets": f'{{"a": {{"{"9" * 5000}": 1}}}}'}, "Offsets must be JSON like"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "Strategy must be error or latest"),
+        ({"minPartitions": "0"}, "minPartitions must be at least 1, got 0"),
         ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition must be an integer"),
-        ({"maxBytesPerPartition": "-1"}, "maxBytesPerPartition is 1 at least"),
-        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"maxBytesPerPartition": "-1"}, "maxBytesPerPartition must be at least 1"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"kafka.isolation.level": "committed"}, "read_committed or read_uncommitted"),
         ({"store": None}, "no store"),
     ],
@@ -149,9 +151,9 @@ def test_a_beginning_that_may_be_before_the_end(given):
     [
         ({"endingOffsets": "latest"}, "endingOffsets: a streaming read has no end"),
         ({"endingTimestamp": "5"}, "endingTimestamp: a streaming read has no end"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is 1 at least"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be at least 1"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "9 is above .* 8"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a time like"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time like"),
     ],
 )
 def test_a_stream_has_no_end(given, says):
@@ -160,7 +162,7 @@ def test_a_stream_has_no_end(given, says):
 
 
 def test_options_without_use_are_told_once(caplog, monkeypatch):
-    monkeypatch.setattr(read_options, "_told", set())
+    monkeypatch.setattr(read_options, "_warned", set())
     options = STORE | {"maxOffsetsPerTrigger": "5", "groupIdPrefix": "x"}
     with caplog.at_level(logging.WARNING):
         assert ReadOptions.of_batch(options).max_offsets_per_trigger == 0
@@ -223,11 +225,35 @@ def test_a_schema_of_other_columns_is_refused(columns, says):
         column_names(types.StructType.fromJson({"type": "struct", "fields": fields}))
 
 
-def test_a_schema_may_leave_columns_out():
+@pytest.mark.parametrize("name", ["value", "key", "timestamp"])
+def test_a_column_that_may_be_null_cannot_be_not_null(name):
+    types = pytest.importorskip("pyspark.sql.types")
+    from eoslog.spark.source.read_schema import column_names, schema_of
+
+    kind = schema_of(STORE)[name].dataType
+    with pytest.raises(ValueError, match=f"column '{name}' of the schema is NOT NULL"):
+        column_names(types.StructType().add("offset", "long").add(name, kind, False))
+
+
+def test_no_part_of_the_headers_can_be_not_null():
     types = pytest.importorskip("pyspark.sql.types")
     from eoslog.spark.source.read_schema import column_names
 
+    sound = types.StructType().add("key", "string").add("value", "binary")
+    other = types.StructType().add("key", "string", False).add("value", "binary")
+    for kind in (types.ArrayType(other), types.ArrayType(sound, False)):
+        with pytest.raises(ValueError, match="column 'headers' of the schema is NOT NULL, or a"):
+            column_names(types.StructType().add("headers", kind))
+
+
+def test_a_schema_may_leave_columns_out():
+    types = pytest.importorskip("pyspark.sql.types")
+    from eoslog.spark.source.read_schema import column_names, required_names
+
     schema = types.StructType().add("offset", "long", False).add("value", "binary")
     assert column_names(schema) == ("offset", "value")
+    assert required_names(schema) == {"offset"}
+    with pytest.raises(ValueError, match="has no columns: a record has key, value, topic"):
+        column_names(types.StructType())
     with pytest.raises(ValueError, match="twice in the schema: value, value"):
         column_names(types.StructType().add("value", "binary").add("value", "binary"))

@@ -196,7 +196,20 @@ def test_lines_of_text_keep_bytes_that_are_not_utf_8(spark, tmp_path):
     folder.mkdir()
     frame = row_frame(spark, lay_out([path], folder), RowFormat())
     found = [bytes(row.value) for row in frame.selectExpr("CAST(value AS BINARY)").collect()]
-    assert found == [b"M\xfcller", b"a\x00b", b"\xff"]
+    assert found == [b"M\xfcller", b"a\x00b\r\xff"]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".txt.gz"])
+def test_a_carriage_return_in_a_line_stays_in_it(rows_of, suffix):
+    lines = ['"a"\r ', '\r"b"', '"c"\r\r']
+    data = ("\r\n".join(lines[:2]) + "\n" + lines[2] + "\n").encode()
+    found = rows_of(gzip.compress(data) if suffix.endswith(".gz") else data, suffix)
+    assert [value for _, value in found] == [*lines[:2], '"c"\r']
+
+
+def test_json_texts_with_a_carriage_return_between_are_refused(rows_of):
+    with pytest.raises(Exception, match="a line is not JSON: Extra data at character 5"):
+        rows_of('"a"\r"b"\n', ".jsonl")
 
 
 def test_a_key_of_a_line_that_is_not_utf_8_is_refused(rows_of):

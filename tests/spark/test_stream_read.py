@@ -11,6 +11,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from eoslog.spark.failure_reason import reason_of
+from eoslog.store.store import engine_of
 
 pytest.importorskip("pyspark")
 
@@ -370,7 +371,7 @@ def test_a_micro_batch_cuts_no_transaction(store, reader):
 
 def test_lost_records_are_an_error_or_left_out(store, reader):
     fill(store, 0, 10)
-    partition = store.partition("orders", 0)
+    partition = engine_of(store).partition("orders", 0)
     partition.roll()
     fill(store, 10, 15)
     partition.delete_segments(10)
@@ -394,6 +395,66 @@ def test_a_topic_made_again_is_read_from_its_beginning_if_told(store, reader):
     fill(store, 8, 200)
     # Also when it has grown beyond the old offset meanwhile.
     assert planned(loose.partitions(start, end)) == [(0, 0, 8)]
+
+
+def test_a_store_that_was_restored_from_a_copy_gives_nothing_again(store, reader):
+    """Its log grows from an earlier end on, and is the same topic's."""
+    fill(store, 0, 8)
+    end = offsets(10, 0, 0, 0) | {"orders (id)": {store.topics()["orders"].topic_id: 0}}
+    end |= {"orders (start)": {"0": 0}}
+    with pytest.raises(OffsetOutOfRangeError, match="up to 10, and its log ended at 8"):
+        latest(reader(), end)
+    loose = reader(failOnDataLoss="false")
+    for upper_bound in (8, 9, 10):
+        assert latest_with_ids(loose, end) == end
+        assert loose.partitions(end, end) == []
+        fill(store, upper_bound, upper_bound + 1)
+    then = latest_with_ids(loose, end)
+    assert planned(loose.partitions(end, then)) == [(0, 10, 11)]
+    assert planned(reader().partitions(end, then)) == [(0, 10, 11)]
+
+
+def make_again(store, upper_bound):
+    store.delete_topic("orders")
+    store.create_topic("orders", partitions=4)
+    fill(store, 100, 100 + upper_bound)
+
+
+@pytest.mark.parametrize("where", ["first", "later"])
+def test_a_topic_made_again_before_a_run_of_what_is_available_began(store, reader, where):
+    fill(store, 0, 10)
+    begun = reader(startingOffsets="earliest")
+    start = begun.initialOffset()
+    if where == "later":
+        start = latest_with_ids(begun, start)
+        fill(store, 10, 12)
+    strict, loose = reader(startingOffsets="earliest"), reader(failOnDataLoss="false")
+    for one in (strict, loose):
+        one.prepareForTriggerAvailableNow()
+    make_again(store, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="orders: deleted and made again"):
+        latest(strict, start)
+    # The new topic begins after what was available.
+    end = latest_with_ids(loose, start)
+    assert end["orders"] == dict.fromkeys("0123", 0)
+    assert planned(loose.partitions(start, end)) == []
+    later = reader()
+    then = latest_with_ids(later, end)
+    assert then["orders (id)"] == {store.topics()["orders"].topic_id: 0}
+    assert planned(later.partitions(end, then)) == [(0, 0, 3)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_topic_made_again_before_its_first_micro_batch(store, reader, starting):
+    fill(store, 0, 10)
+    options = {"startingOffsets": starting}
+    strict, loose = reader(**options), reader(**options, failOnDataLoss="false")
+    start, _ = loose.initialOffset(), strict.initialOffset()
+    make_again(store, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="orders: deleted and made again"):
+        latest(strict, start)
+    end = latest_with_ids(loose, start)
+    assert planned(loose.partitions(start, end)) == [(0, 0, 3)]
 
 
 def test_a_topic_that_was_made_again_is_known_by_its_id(store, reader):

@@ -24,7 +24,7 @@ from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.open_stores import close_unused_stores
 from eoslog.spark.sink.stream_writer import StreamMessage, StreamWriter
 from eoslog.spark.stream_context import StreamBatch
-from eoslog.staging.staged_source import VersionSource, version_run_id
+from eoslog.staging.source import VersionSource, version_run_id
 
 pytestmark = pytest.mark.spark
 
@@ -359,25 +359,51 @@ def test_foreach_batch_with_a_name_and_the_batch_id(spark, store_path, files, ch
     assert numbers_in(store_path) == sorted([*range(20), *range(20)])
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("writes", short_form(["partitions", "format"], "format"))
 def test_foreach_batch_from_a_checkpoint_of_one_batch_ago_is_noticed(
-    spark, store_path, files, checkpoint, tmp_path
+    spark, store_path, files, checkpoint, tmp_path, writes
 ):
-    """Spark does not say there where the checkpoint is: the number of rows tells."""
+    """Also if the next batch has as many rows: its plan in the checkpoint is another one."""
+
+    def run():
+        if writes == "partitions":
+            run_partition_writer(lines(spark, files), store_path, checkpoint, app_id="a")
+        else:
+            run_each_batch(lines(spark, files), store_path, checkpoint, txnAppId="a")
+
     put(files, range(10))
-    run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    run()
     shutil.copytree(checkpoint, tmp_path / "copy")
     put(files, range(10, 20))
-    run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    run()
+    # A repetition may have other rows: it has the same plan.
+    forget_commit(checkpoint, 1)
+    (files / "000010").write_text("10\n")
+    run()
+    (files / "000010").unlink()
     shutil.rmtree(checkpoint)
     (tmp_path / "copy").rename(checkpoint)
-    put(files, range(20, 25))
-    with pytest.raises(StreamingQueryException, match="15 rows now, 10 then"):
-        run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    put(files, range(20, 30))
+    with pytest.raises(StreamingQueryException, match="10 rows now, 10 then"):
+        run()
     assert numbers_in(store_path) == list(range(20))
     options = {"txnAppId": "a", "allowBatchIdReset": "true"}
-    run_each_batch(all_lines(spark, files), store_path, checkpoint, **options)
-    assert numbers_in(store_path) == sorted([*range(20), *range(10, 25)])
+    run_each_batch(lines(spark, files), store_path, checkpoint, **options)
+    assert numbers_in(store_path) == list(range(30))
+
+
+@pytest.mark.long
+def test_foreach_batch_without_its_checkpoint_at_hand_goes_by_the_number_of_rows(
+    spark, store_path, files, checkpoint, monkeypatch
+):
+    """As on HDFS."""
+    monkeypatch.setattr("eoslog.spark.stream_context._checkpoint_of", lambda query_id: None)
+    put(files, range(10))
+    run_each_batch(lines(spark, files), store_path, checkpoint, txnAppId="a")
+    forget_commit(checkpoint, 0)
+    (files / "000000").write_text("0\n")
+    with pytest.raises(StreamingQueryException, match="1 rows now, 10 then"):
+        run_each_batch(lines(spark, files), store_path, checkpoint, txnAppId="a")
 
 
 def test_foreach_batch_with_another_number_than_the_batchs_is_refused(

@@ -12,7 +12,7 @@ from short_form import short_form
 import eoslog
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.spark import MESSAGE_SCHEMA, SparkJobFailedError, commit, stage, write_partitions
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging.writer import StagedWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
@@ -186,7 +186,7 @@ def test_an_attempt_that_goes_on_after_the_decision_changes_nothing(frame, store
 
 def test_a_message_that_was_handed_in_twice_is_refused(frame, store_path):
     messages = staged(frame, store_path)
-    with pytest.raises(ValueError, match="handed in twice"):
+    with pytest.raises(ValueError, match="given twice"):
         commit([*messages, messages[0]], store=store_path, app_id="job", version=0)
     assert values_in(store_path) == []
     assert commit(messages, store=store_path, app_id="job", version=0).committed

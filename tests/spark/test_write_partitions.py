@@ -289,8 +289,8 @@ async def asynchronous_generator(batches):
         ({"app_id": "job"}, ValueError, "belong together"),
         ({"version": 1}, ValueError, "belong together"),
         ({"app_id": "job", "version": -1}, ValueError, "negative"),
-        ({"app_id": "job", "version": "1"}, TypeError, "version is an int"),
-        ({"app_id": "job", "version": True}, TypeError, "version is an int"),
+        ({"app_id": "job", "version": "1"}, TypeError, "version must be an int"),
+        ({"app_id": "job", "version": True}, TypeError, "version must be an int"),
         ({"app_id": "", "version": 1}, ValueError, "app_id"),
         ({"topic": "nowhere"}, UnknownTopicOrPartitionError, "nowhere"),
         ({"topic": "orders", "partitions": 5}, ValueError, "4 partitions, not 5"),
@@ -316,7 +316,7 @@ def test_a_path_that_is_no_store(spark, tmp_path):
 
 
 def test_what_is_neither_a_dataframe_nor_an_rdd(spark, store_path):
-    with pytest.raises(TypeError, match="not list"):
+    with pytest.raises(TypeError, match="got list"):
         write_partitions([b"v"], store_path, "orders")
 
 
@@ -325,11 +325,11 @@ def test_what_is_neither_a_dataframe_nor_an_rdd(spark, store_path):
     [
         (["id"], ValueError, "no column 'value'.*to_json"),
         (["'v' AS value", "1 AS kye"], ValueError, "unknown columns kye"),
-        (["id AS value"], TypeError, "column value is binary or string.*bigint"),
-        (["'v' AS value", "id AS key"], TypeError, "column key is"),
-        (["'v' AS value", "'0' AS partition"], TypeError, "column partition is"),
-        (["'v' AS value", "'noon' AS timestamp"], TypeError, "column timestamp is"),
-        (["'v' AS value", "'h' AS headers"], TypeError, "column headers is"),
+        (["id AS value"], TypeError, "column value must be binary or string.*bigint"),
+        (["'v' AS value", "id AS key"], TypeError, "column key must be"),
+        (["'v' AS value", "'0' AS partition"], TypeError, "column partition must be"),
+        (["'v' AS value", "'noon' AS timestamp"], TypeError, "column timestamp must be"),
+        (["'v' AS value", "'h' AS headers"], TypeError, "column headers must be"),
         (["'v' AS value", "'w' AS value"], ValueError, "value is there twice"),
     ],
 )
@@ -345,7 +345,7 @@ def test_wrong_columns_of_a_dataframe_are_refused_before_spark_runs(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (3, "TypeError: row 1 of the Spark partition: a record is bytes"),
+        (3, "TypeError: row 1 of the Spark partition: a record must be bytes"),
         ({"value": b"v", "partition": 4}, "UnknownTopicOrPartitionError.*no partition 4"),
         ({"value": b"v", "headers": 1}, "TypeError.*headers"),
         (b"x" * 2_000_000, "RecordTooLargeError"),

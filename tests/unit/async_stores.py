@@ -6,13 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from stores import QUIET
+
 import eoslog.aio
 
-QUIET = {
-    "eoslog.checkpoint.interval.ms": 3_600_000,
-    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
-    "log.initial.task.delay.ms": 3_600_000,
-}
 TIMEOUT_S = 60
 
 

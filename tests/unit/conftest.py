@@ -7,18 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit_stores import QUIET
+from stores import QUIET
 
 import eoslog
-from eoslog.store.peer_monitor import PeerMonitor
-
-
-@pytest.fixture
-def no_retries() -> Iterator[None]:
-    """The background thread does not complete staged jobs that a test leaves undone."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PeerMonitor, "look", lambda self: None)
-        yield
 
 
 @pytest.fixture

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import eoslog
+from eoslog.bindings.column_set import open_columns
 from eoslog.bindings.record_batch import BatchHeader, decode_records, iter_batches
 from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
     encode_transaction_value,
 )
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
-from eoslog.transactions.state_key import state_partition_of, transaction_key
-from eoslog.transactions.transaction_coordinator import (
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
+from eoslog.transactions.coordinator import (
     InitializedTransactions,
     TransactionCoordinator,
 )
-from eoslog.transactions.transaction_owner import TransactionOwner
+from eoslog.transactions.owner import TransactionOwner
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 ID = "my-txn"
 TIMEOUT_MS = 60_000
@@ -52,9 +53,8 @@ class CoordinatedStore:
         for place in places:
             part = self.coordinator.part_of(place[0], int(place[2:]))
             with at.entry.lock:
-                at.entry.append_columns(
-                    at.producer_id, at.producer_epoch, part, [value], timestamp_ms=1000
-                )
+                columns = open_columns([value], None, None, None, 1000)
+                at.entry.append_columns(at.producer_id, at.producer_epoch, part, columns)
 
     def end(self, at: InitializedTransactions, commit: bool = True) -> InitializedTransactions:
         """Decide it; what the producer goes on with."""
@@ -120,8 +120,8 @@ class CoordinatedStore:
             if record.key == transaction_key(transactional_id)
         ]
 
-    def partition(self, place: str) -> Partition:
-        return self.store.partition(place[0], int(place[2:]))
+    def partition(self, place: str) -> UnifiedLog:
+        return engine_of(self.store).partition(place[0], int(place[2:]))
 
     def markers(self, place: str) -> list[tuple[int, int, str]]:
         """(producer id, epoch, type) of each marker in a partition."""
@@ -142,7 +142,7 @@ class CoordinatedStore:
         return found
 
 
-def batches_of(partition: Partition) -> list[tuple[BatchHeader, bytes]]:
+def batches_of(partition: UnifiedLog) -> list[tuple[BatchHeader, bytes]]:
     found = []
     offset = partition.log_start_offset
     while offset < partition.log_end_offset:

@@ -10,10 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from cli_calls import call
 
-from eoslog.cli.cli_group import COMMANDS
+from eoslog.cli.group import COMMANDS, cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -73,16 +74,40 @@ def test_every_command_has_its_section():
 
 
 def test_every_subcommand_is_named():
-    from click import Context, Group
-
-    from eoslog.cli.cli_group import cli
-
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     for name in COMMANDS:
-        command = cli.get_command(Context(cli), name)
-        if isinstance(command, Group):
+        command = cli.get_command(click.Context(cli), name)
+        if isinstance(command, click.Group):
             for subcommand in command.commands:
                 assert f"{name} {subcommand}" in text
+
+
+def options_of(command: click.Command | None) -> list[click.Option]:
+    """The options of a command and its subcommands, but for those that all commands have."""
+    if isinstance(command, click.Group):
+        return [option for one in command.commands.values() for option in options_of(one)]
+    assert command is not None
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    return [one for one in options if not {"--store", "--json"} & set(one.opts)]
+
+
+def test_every_option_is_in_its_commands_section():
+    """Or on a page that the section names."""
+    text = PAGE.read_text(encoding="utf-8")
+    missing = []
+    for name in COMMANDS:
+        section = re.search(rf"^## eoslog {name}$(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        assert section is not None
+        linked = re.findall(r"\]\(([a-z-]+\.md)", section[1])
+        told = [section[1], *(PAGE.with_name(one).read_text(encoding="utf-8") for one in linked)]
+        words = set(re.findall(r"--[a-z][a-z-]*", " ".join(told)))
+        command = cli.get_command(click.Context(cli), name)
+        missing += [
+            f"{name} {one.opts[0]}"
+            for one in options_of(command)
+            if not words & {*one.opts, *one.secondary_opts}
+        ]
+    assert missing == [], missing
 
 
 def test_the_examples_print_what_the_page_says(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """What `eoslog` offers: each name, and what an import costs."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import eoslog
+import eoslog.aio
 
 
 def test_public_names_are_pinned_and_load_when_asked_for():
     assert (
-        sorted(eoslog.__all__)
-        == eoslog.__all__
+        dir(eoslog)
+        == sorted(eoslog.__all__)
         == [
             "AbortedTransaction",
             "AppendResult",
@@ -29,13 +31,13 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "OffsetAndTimestamp",
             "OpenTransaction",
             "Partition",
+            "PreparedTransaction",
             "Producer",
             "ProducerState",
             "Record",
             "StagedCommit",
             "StagedFile",
             "StagedMessage",
-            "StagedProducer",
             "StagedWriter",
             "Store",
             "TopicDescription",
@@ -53,9 +55,81 @@ def test_public_names_are_pinned_and_load_when_asked_for():
     )
     for name in eoslog.__all__:
         assert getattr(eoslog, name) is not None
-    assert set(eoslog.__all__) <= set(dir(eoslog))
     with pytest.raises(AttributeError, match="nonsense"):
         _ = eoslog.nonsense
+
+
+OF_PRODUCERS = """
+    abort_transaction append begin_transaction close commit_transaction complete_transaction
+    discard_gathered flush init_transactions name next_sequence prepare_transaction producer_epoch
+    producer_id send send_offsets_to_transaction transaction
+"""
+NAMES = {
+    "Consumer": """
+        assign assignment beginning_offsets close closed commit committed committed_metadata
+        end_offsets group_metadata lag offsets_for_times poll poll_arrow position seek
+        seek_to_beginning seek_to_committed seek_to_end subscribe subscription unsubscribe
+    """,
+    "Producer": OF_PRODUCERS,
+    "Store": """
+        abort_prepared abort_transaction application begin_run close closed commit_prepared
+        commit_staged config consumer create_topic create_topics delete_group delete_topic
+        describe_group describe_transaction durability find_hanging_transactions flush groups
+        metrics partition path processes producer producers snapshot sweep_run topics transactions
+        verify
+    """,
+    "TransactionalProducer": OF_PRODUCERS + "transactional_id",
+}
+
+
+def test_objects_show_what_a_user_may_call_and_read(store):
+    made = [store, store.producer(), store.producer(transactional_id="x"), store.consumer()]
+    shown = {
+        type(one).__name__: {name for name in dir(one) if not name.startswith("_")} for one in made
+    }
+    assert shown == {name: set(text.split()) for name, text in NAMES.items()}
+
+
+def test_every_object_says_what_it_is(store, store_path):
+    public = [getattr(module, name) for module in (eoslog, eoslog.aio) for name in module.__all__]
+    classes = [one for one in public if isinstance(one, type)]
+    assert [one for one in classes if one.__repr__ is object.__repr__] == []
+    store.create_topic("t")
+    producer, consumer = store.producer("rows"), store.consumer("readers")
+    producer.append("t", 0, [b"x"])
+    consumer.assign([eoslog.TopicPartition("t", 0)])
+    transactional = store.producer(transactional_id="x")
+    number = producer.producer_id
+    writer = eoslog.StagedWriter(store_path, "app", "run", "0", partitions={"t": 1})
+    for one, text in {
+        producer: f"<eoslog.Producer 'rows', producer id {number}, epoch 0>",
+        store.producer(): "<eoslog.Producer, producer id -1, epoch -1>",
+        consumer: "<eoslog.Consumer of group 'readers', partitions: 1>",
+        store.consumer(): "<eoslog.Consumer, partitions: 0>",
+        transactional.transaction(): f"<eoslog transaction of {transactional!r}>",
+        writer: "<eoslog.StagedWriter of 'app', attempt '0', open>",
+    }.items():
+        assert repr(one) == text
+    writer.abandon()
+    producer.close()
+    consumer.close()
+    assert repr(producer) == f"<eoslog.Producer 'rows', closed, producer id {number}, epoch 0>"
+    assert repr(consumer) == "<eoslog.Consumer of group 'readers', closed>"
+
+
+def test_objects_of_an_event_loop_say_what_they_are(store):
+    async def shown() -> list[str]:
+        async with eoslog.aio.wrap(store) as of_loop:
+            producer = await of_loop.producer(transactional_id="x")
+            made = [await of_loop.consumer("g"), await of_loop.producer(), producer]
+            return [repr(one) for one in [*made, producer.transaction()]]
+
+    consumer, producer, transactional, transaction = asyncio.run(shown())
+    assert consumer == "<eoslog.aio.AsyncConsumer of <eoslog.Consumer of group 'g', partitions: 0>>"
+    assert producer.startswith("<eoslog.aio.AsyncProducer of <eoslog.Producer, ")
+    of = "<eoslog.TransactionalProducer 'x', uninitialized, producer id -1, epoch -1>"
+    assert transactional == f"<eoslog.aio.AsyncTransactionalProducer of {of}>"
+    assert transaction == f"<eoslog.aio.AsyncTransaction of {transactional}, outcome None>"
 
 
 def test_the_version_is_the_packages():

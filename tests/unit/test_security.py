@@ -5,20 +5,25 @@ from __future__ import annotations
 import ast
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from crash import flipped_store
+from harness.crew import started
 
 import eoslog
+from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.errors import CorruptRecordError, InvalidTopicError
-from eoslog.staging.staged_job import job_of_record
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
-from eoslog.staging.staged_names import directory_name, is_directory_name
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.fs.private_files import make_outer_directories
+from eoslog.staging.job import job_of_record
+from eoslog.staging.message import STAGED_PRODUCER_ID_MIN, StagedFile
+from eoslog.staging.names import directory_name, is_directory_name
+from eoslog.staging.writer import StagedWriter
 
 ROOT = Path(__file__).parents[2]
+NOBODY = 65534
 FILE = {
     "topic": "orders",
     "partition": 0,
@@ -43,6 +48,16 @@ def modes_below(path: Path) -> dict[str, str]:
     return found
 
 
+def owners_below(path: Path) -> set[tuple[int, int]]:
+    found = set()
+    for folder, _, files in os.walk(path):
+        for one in (Path(folder), *(Path(folder, name) for name in files)):
+            with suppress(FileNotFoundError):
+                status = one.stat()
+                found.add((status.st_uid, status.st_gid))
+    return found
+
+
 def test_every_file_is_its_users_alone(tmp_path):
     """Whatever the umask is; each kind of file is there, also those of an open store."""
     before = os.umask(0)
@@ -55,6 +70,71 @@ def test_every_file_is_its_users_alone(tmp_path):
         assert modes_below(tmp_path / "above") == {}
     finally:
         os.umask(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone becomes another user")
+def test_what_root_makes_in_a_store_belongs_to_its_directorys_owner():
+    """Each kind of file, before the owner's process and beside it."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's are root's alone.
+        above, root = Path(folder), Path(folder, "store")
+        above.chmod(0o755)
+        root.mkdir()
+        os.chown(root, NOBODY, NOBODY)
+        flipped_store.make_store(root, above / "aside")
+        assert owners_below(root) == {(NOBODY, NOBODY)}
+        service = started(
+            SERVICE.format(tests=str(ROOT / "tests"), aside=str(above / "aside"), root=str(root))
+        )
+        service.hear("open")
+        with eoslog.open(root) as store:
+            store.create_topic("more", config={"segment.bytes": 1024})
+            store.producer().append("more", partition=0, values=[bytes(200)] * 20)
+            store.consumer(group="members").subscribe(["more"])
+            assert owners_below(root) == {(NOBODY, NOBODY)}
+        service.tell()
+        service.hear("read")
+        assert owners_below(root) == {(NOBODY, NOBODY)}
+
+
+SERVICE = """
+import sys
+sys.path[:0] = [{tests!r}]
+from harness.fork import as_nobody
+import eoslog
+def use(path, meanwhile=lambda: None):
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("new", exist_ok=True)
+        meanwhile()
+        store.producer().append("new", partition=0, values=[b"more"])
+        reader = store.consumer("readers")
+        reader.subscribe(["new"])
+        assert reader.poll(timeout=5)
+def go_on():
+    say("open")
+    wait()
+use({aside!r})  # Root alone may be able to read the modules.
+as_nobody()
+use({root!r}, go_on)
+use({root!r})
+say("read")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
+def test_root_gives_nothing_away_that_it_did_not_make(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    others = tmp_path / "of root"
+    others.write_bytes(b"")
+    os.chown(store, NOBODY, NOBODY)
+    (store / "link").symlink_to(others)
+    (store / "second name").hardlink_to(others)
+    (store / "link to nothing").symlink_to(tmp_path / "new")
+    for name in ("link", "second name", "link to nothing"):
+        FileDescriptor(store / name, os.O_RDWR | os.O_CREAT).close()
+    assert (others.stat().st_uid, (tmp_path / "new").stat().st_uid) == (0, 0)
+    make_outer_directories(store / "of a store")
+    assert (store / "of a store").stat().st_uid == 0
 
 
 def calls_of(tree: ast.AST) -> list[str]:

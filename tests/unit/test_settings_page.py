@@ -42,13 +42,11 @@ def test_the_page_has_each_setting_and_its_default(title, settings):
     assert described == expected
 
 
-@pytest.mark.parametrize(
-    "settings", [config.TRANSACTIONAL_PRODUCER_SETTINGS, config.STAGED_PRODUCER_SETTINGS]
-)
-def test_the_page_has_the_other_default_of_batch_size(settings):
+def test_the_page_has_the_other_default_of_batch_size():
+    default = config.TRANSACTIONAL_PRODUCER_SETTINGS["batch.size"].default
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `batch.size` |")]
     assert len(rows) == 1
-    assert rows[0].endswith(f"in transactions and staged files {settings['batch.size'].default} |")
+    assert rows[0].endswith(f"in transactions {default} |")
 
 
 def test_the_broker_names_of_topic_settings_are_listed():

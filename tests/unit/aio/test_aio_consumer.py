@@ -43,9 +43,9 @@ def test_records_are_read_one_by_one_and_by_poll(tmp_path):
         assert await consumer.lag(T0) == 0
         assert await consumer.getmany() == {}
         assert (await consumer.poll_arrow(timeout=0)).num_rows == 0
-        with pytest.raises(ValueError, match="below 0"):
+        with pytest.raises(ValueError, match="must be 0 or more"):
             await consumer.poll(timeout=-1)
-        with pytest.raises(ValueError, match="below 1"):
+        with pytest.raises(ValueError, match="must be 1 or more"):
             await consumer.poll(max_records=0)
 
     run_with_store(tmp_path / "s", body)
@@ -450,5 +450,17 @@ def test_a_group_whose_offset_is_undecided_is_waited_for(tmp_path):
             assert not waiting.done()
             await producer.commit_transaction()
             assert (await asyncio.wait_for(waiting, 30)).value == b"1"
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_wrong_timeout_is_named(tmp_path):
+    async def body(store):
+        async with store.consumer() as consumer:
+            for call in ("poll", "poll_arrow"):
+                with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+                    await getattr(consumer, call)(timeout=None)
+            with pytest.raises(TypeError, match="timeout_ms must be a number"):
+                await consumer.getmany(timeout_ms=None)
 
     run_with_store(tmp_path / "s", body)

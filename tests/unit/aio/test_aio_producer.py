@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 from async_stores import Gate, run_with_store, steps
-from unit_stores import values_of
+from stores import values_of
 
 import eoslog.aio
 from eoslog import TopicPartition
-from eoslog.aio import aio_accumulator, aio_producer
+from eoslog.aio import rounds
+from eoslog.common import clock
 from eoslog.errors import (
+    InvalidTimestampError,
     LogClosedError,
+    OutOfMemoryError,
     ProducerFencedError,
     RecordTooLargeError,
     StoreFullError,
@@ -44,9 +47,9 @@ def test_a_record_is_told_where_it_is(tmp_path):
 def test_what_is_sent_in_the_meantime_is_appended_by_one_call(tmp_path):
     async def body(store):
         producer = await store.producer()
-        append, calls = producer._producer.append, []
+        append, calls = producer._rounds._append_batch, []
         gate = Gate(lambda *given: calls.append(given) or append(*given))
-        producer._producer.append = gate
+        producer._rounds._append_batch = gate
         first = await producer.send("t", b"first")
         await gate.until_begun()
         told = [await producer.send("t", b"%d" % number) for number in range(1000)]
@@ -60,7 +63,7 @@ def test_what_is_sent_in_the_meantime_is_appended_by_one_call(tmp_path):
 
 
 def test_batches_are_cut_so_that_offsets_are_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(aio_producer, "BATCH_BYTES_MAX", 5000)
+    monkeypatch.setattr(rounds, "BATCH_BYTES_MAX", 5000)
 
     async def body(store):
         async with store.producer() as producer, store.producer() as other:
@@ -107,7 +110,8 @@ def test_a_wrong_record_is_refused_at_once(tmp_path):
                 (TypeError, {"key": 5}),
                 (TypeError, {"headers": {5: b""}}),
                 (TypeError, {"headers": {"h": "text"}}),
-                (ValueError, {"timestamp_ms": -1}),
+                (ValueError, {"headers": {"\ud800": b""}}),
+                (ValueError, {"timestamp_ms": -2}),
                 (TypeError, {"timestamp_ms": 1.5}),
                 (UnknownTopicOrPartitionError, {"partition": 9}),
                 (UnknownTopicOrPartitionError, {"topic": "none"}),
@@ -157,18 +161,18 @@ def test_a_timestamp_that_a_topic_refuses_is_one_records_fault(tmp_path):
 
 
 def test_behind_a_failed_batch_nothing_of_its_partition_is_appended(tmp_path, monkeypatch):
-    monkeypatch.setattr(aio_producer, "BATCH_BYTES_MAX", 300)
+    monkeypatch.setattr(rounds, "BATCH_BYTES_MAX", 300)
 
     async def body(store):
         producer = await store.producer()
-        append, failures = producer._producer.append, [StoreFullError("full")]
+        append, failures = producer._rounds._append_batch, [StoreFullError("full")]
 
-        def fail_once(topic, partition, *columns):
-            if failures and partition == 0:
+        def fail_once(batch):
+            if failures and batch.partition == 0:
                 raise failures.pop()
-            return append(topic, partition, *columns)
+            append(batch)
 
-        producer._producer.append = fail_once
+        producer._rounds._append_batch = fail_once
         told = [await producer.send("t", bytes(200), partition=number % 2) for number in range(8)]
         with pytest.raises(StoreFullError):
             await producer.flush()
@@ -179,13 +183,137 @@ def test_behind_a_failed_batch_nothing_of_its_partition_is_appended(tmp_path, mo
     run_with_store(tmp_path / "s", body, partitions=2)
 
 
-def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(aio_accumulator, "GATHERED_RECORDS_MAX", 10)
+def test_a_batch_that_its_log_refuses_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "BATCH_BYTES_MAX", 300)
 
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
+        append, failures = producer._rounds._append_batch, [RecordTooLargeError("a new limit")]
+
+        def refuse_once(batch):
+            if failures:
+                raise failures.pop()
+            append(batch)
+
+        producer._rounds._append_batch = refuse_once
+        told = [await producer.send("t", bytes(200)) for _ in range(3)]
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        assert [one.exception() is None for one in told] == [False, True, True]
+        await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_timestamp_that_a_batch_outlives_is_one_records_fault(tmp_path):
+    async def body(store):
+        await store.create_topic("now", config={"message.timestamp.before.max.ms": 20_000})
+        producer = await store.producer()
+        gate = Gate(producer._rounds._append_batch)
+        producer._rounds._append_batch = gate
+        told = [await producer.send("now", b"0")]
+        await gate.until_begun()
+        now_ms = clock.now_ms()
+        told += [await producer.send("now", b"1"), await producer.send("now", b"2", None, 0)]
+        old = await producer.send("now", b"old", timestamp_ms=now_ms - 19_800)
+        told.append(await producer.send("now", b"3"))
+        while clock.now_ms() <= now_ms + 200:
+            await asyncio.sleep(0.01)
+        gate.go_on.set()
+        assert [(await one).offset for one in told] == [0, 1, 2, 3]
+        with pytest.raises(InvalidTimestampError):
+            await old
+        with pytest.raises(InvalidTimestampError):
+            await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_what_is_sent_before_a_failure_is_told_fails_with_it(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        append = producer._rounds._append_batch
+
+        def fail(*given):
+            producer._rounds._append_batch = append
+            raise StoreFullError("full")
+
+        gate = Gate(fail)
+        producer._rounds._append_batch = gate
+        told = [await producer.send("t", b"0", partition=0)]
+        await gate.until_begun()
+        told += [await producer.send("t", b"%d" % one, partition=one % 2) for one in range(1, 5)]
+        gate.go_on.set()
+        with pytest.raises(StoreFullError):
+            await told[0]
+        told.append(await producer.send("t", b"6", partition=0))
+        with pytest.raises(StoreFullError):
+            await producer.flush()
+        assert [one.exception() is None for one in told] == [False, True, False, True, False, True]
+        assert values_of(store.store, "t", 0) == [b"6"]
+        assert values_of(store.store, "t", 1) == [b"1", b"3"]
+        await producer.close()
+
+    run_with_store(tmp_path / "s", body, partitions=2)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_a_cancelled_call_leaves_the_failure_of_a_record_to_the_next(tmp_path, call, begun):
+    async def body(store):
+        producer = await store.producer()
+        owner, name = (producer._producer, call) if begun else (producer._rounds, "_append_batch")
+        gate = Gate(getattr(owner, name))
+        setattr(owner, name, gate)
+        await producer.send("t", b"v")
+        await producer.send("t", bytes(2_000_000))
+        if not begun:
+            await gate.until_begun()
+        task = asyncio.create_task(getattr(producer, call)())
+        if begun:
+            await gate.until_begun()
+        await steps()
+        task.cancel()
+        await steps()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(RecordTooLargeError):
+            await getattr(producer, call)()
+        await producer.close()
+        with pytest.raises(LogClosedError):
+            producer._producer.flush()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_close_that_could_not_begin_is_made_by_the_next(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        start = producer._rounds._calls.start
+
+        def refuse_once(call, work):
+            producer._rounds._calls.start = start
+            raise OutOfMemoryError("no thread")
+
+        producer._rounds._calls.start = refuse_once
+        with pytest.raises(OutOfMemoryError):
+            await producer.close()
+        producer._producer.flush()
+        await producer.close()
+        with pytest.raises(LogClosedError):
+            producer._producer.flush()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "GATHERED_RECORDS_MAX", 10)
+
+    async def body(store):
+        producer = await store.producer()
+        gate = Gate(producer._rounds._append_batch)
+        producer._rounds._append_batch = gate
         await producer.send("t", b"under way")
         await gate.until_begun()
         for number in range(10):
@@ -205,29 +333,29 @@ def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
     run_with_store(tmp_path / "s", body)
 
 
-def test_a_cancelled_record_is_taken_back_or_told(tmp_path):
+def test_a_record_that_was_taken_is_appended_also_if_its_sender_is_cancelled(tmp_path):
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
-        under_way = asyncio.create_task(producer.send_and_wait("t", b"under way"))
+        gate = Gate(producer._rounds._append_batch)
+        producer._rounds._append_batch = gate
+        tasks = [asyncio.create_task(producer.send_and_wait("t", b"under way"))]
         await gate.until_begun()
-        gathered = asyncio.create_task(producer.send_and_wait("t", b"gathered"))
+        tasks.append(asyncio.create_task(producer.send_and_wait("t", b"gathered")))
+        await steps()
         future = await producer.send("t", b"future")
         kept = await producer.send("t", b"kept")
+        for one in (*tasks, future):
+            one.cancel()
         await steps()
-        gathered.cancel()
-        future.cancel()
-        under_way.cancel()
-        await steps()
-        assert gathered.cancelled() and not under_way.done()
+        assert not any(one.done() for one in tasks)
         gate.go_on.set()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await under_way
-        assert "offset=0" in caught.value.__notes__[0]
-        assert (await kept).offset == 1
+        for offset, task in enumerate(tasks):
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert f"offset={offset}" in caught.value.__notes__[0]
+        assert (await kept).offset == 3
         await producer.close()
-        assert values_of(store.store, "t") == [b"under way", b"kept"]
+        assert values_of(store.store, "t") == [b"under way", b"gathered", b"future", b"kept"]
 
     run_with_store(tmp_path / "s", body)
 
@@ -292,19 +420,23 @@ def test_what_was_sent_to_a_store_that_was_closed_fails(tmp_path):
         for call in (producer.send_and_wait("t", b"v"), producer.flush()):
             with pytest.raises(LogClosedError):
                 await call
-        producer._closed = True
+        producer._is_over = True
+        producer._rounds.failures.clear()
 
     run_with_store(tmp_path / "s", body)
 
 
-def test_a_deleted_topic_fails_what_was_sent(tmp_path):
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_deleted_topic_fails_what_was_sent(tmp_path, made_again):
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
+        gate = Gate(producer._rounds._append_batch)
+        producer._rounds._append_batch = gate
         told = await producer.send("t", b"v")
         await gate.until_begun()
         await store.delete_topic("t")
+        if made_again:
+            await store.create_topic("t")
         gate.go_on.set()
         with pytest.raises(UnknownTopicOrPartitionError):
             await told

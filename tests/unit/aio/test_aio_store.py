@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from async_stores import Gate, run_with_store, steps
-from forked import in_a_child
+from harness.fork import in_child
 
 import eoslog.aio
 from eoslog import TopicPartition
@@ -236,7 +236,7 @@ def test_a_fork_leaves_the_store_to_the_parent(tmp_path):
             asyncio._set_running_loop(None)
             loop.run_until_complete(use())
 
-        await store.run(lambda _: in_a_child(of_the_child))
+        await store.run(lambda _: in_child(of_the_child))
         assert (await consumer.getone()).value == b"v"
 
     run_with_store(tmp_path / "s", body)
@@ -262,12 +262,12 @@ def test_an_interrupt_of_its_closing_leaves_no_store_open(tmp_path, monkeypatch,
     async def main():
         store = await eoslog.aio.open(tmp_path / "s", create=True, durability="process")
 
-        def interrupted(*_):
+        def interrupted(*_, **named):
             raise KeyboardInterrupt
 
         producer = await store.producer()
         if begun:
-            monkeypatch.setattr("eoslog.aio.aio_store.until_over", interrupted)
+            monkeypatch.setattr("eoslog.aio.store.until_over", interrupted)
         else:
             producer.close = interrupted
         with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from eoslog.aio.aio_calls import Calls, make_call
+from eoslog.aio.calls import Calls, make_call
 from eoslog.errors import LogClosedError, OutOfMemoryError
 
 WAIT_S = 30
@@ -94,7 +94,7 @@ def test_calls_that_nobody_has_any_more_end_their_threads():
 def test_a_call_that_was_begun_ends_before_the_interpreter_does():
     code = """
 import time
-from eoslog.aio.aio_calls import Calls
+from eoslog.aio.calls import Calls
 calls = Calls()
 calls.submit(lambda: (time.sleep(0.3), print("made", flush=True)))
 """
@@ -107,7 +107,7 @@ calls.submit(lambda: (time.sleep(0.3), print("made", flush=True)))
 def test_a_child_ends_without_the_threads_of_its_parent():
     code = """
 import os, sys
-from eoslog.aio.aio_calls import Calls
+from eoslog.aio.calls import Calls
 calls = Calls()
 calls.submit(print, "parent", flush=True)
 child = os.fork()

@@ -1,23 +1,24 @@
 """Asynchronous transactions: all or nothing, and a cancelled end says which."""
 
 import asyncio
+from threading import Event
 
 import pytest
-from async_stores import Gate, run_with_store, steps
-from unit_stores import values_of
+from async_stores import TIMEOUT_S, Gate, run_with_store, steps
+from stores import values_of
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import (
     IllegalStateError,
     LogClosedError,
+    OutOfMemoryError,
     ProducerFencedError,
     RecordTooLargeError,
     StoreFailedError,
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from eoslog.producer.transactional_producer import transaction_manager_of
 
 T0 = TopicPartition("t", 0)
 
@@ -109,8 +110,8 @@ def test_single_calls_and_their_order(tmp_path):
 def test_a_commit_and_what_was_gathered_are_one_call(tmp_path):
     async def body(store, producer):
         calls = []
-        start = producer._lane._calls.start
-        producer._lane._calls.start = lambda *call: calls.append(call) or start(*call)
+        start = producer._rounds._calls.start
+        producer._rounds._calls.start = lambda *call: calls.append(call) or start(*call)
         async with producer.transaction():
             for number in range(100):
                 await producer.send("t", b"%d" % number)
@@ -163,6 +164,224 @@ def test_a_refused_record_keeps_the_transaction_from_being_committed(tmp_path):
         async with producer.transaction():
             await producer.send("t", b"next")
         assert values_of(store.store, "t") == [b"next"]
+
+    with_producer(tmp_path, body)
+
+
+async def fail_a_record(producer, how):
+    """Send two records, of which one is not appended; its failure is not awaited."""
+    append, start = producer._rounds._append_batch, producer._rounds._calls.start
+    large = how == "too large"
+    if how == "wrong":
+        # What `send` cannot know of a batch.
+        def refuse(batch):
+            raise ValueError("a wrong batch")
+
+        producer._rounds._append_batch = refuse
+    elif large:
+        pass
+    else:
+
+        def refuse_once(call, work):
+            producer._rounds._calls.start = start
+            raise OutOfMemoryError("no thread")
+
+        producer._rounds._calls.start = refuse_once
+    await producer.send("t", b"good")
+    told = await producer.send("t", bytes(2_000_000) if large else b"wrong")
+    await asyncio.wait([told])
+    producer._rounds._append_batch, producer._rounds._calls.start = append, start
+
+
+@pytest.mark.parametrize("how", ["wrong", "not begun", "too large"])
+@pytest.mark.parametrize("end", ["commit_transaction", "prepare_transaction"])
+def test_a_failed_record_keeps_its_transaction_from_ending_whoever_flushes(tmp_path, how, end):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await fail_a_record(producer, how)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.flush()
+        with pytest.raises(TransactionAbortableError):
+            await producer.flush()
+        with pytest.raises(IllegalStateError):
+            await producer.begin_transaction()
+        await producer.send("t", b"other")
+        for _ in range(2):
+            with pytest.raises(TransactionAbortableError):
+                await getattr(producer, end)()
+        assert producer.outcome is None
+        await producer.abort_transaction()
+        await producer.flush()
+        async with producer.transaction():
+            await producer.send("t", b"next")
+        assert values_of(store.store, "t") == [b"next"]
+
+    with_producer(tmp_path, body)
+
+
+def test_an_abort_that_cannot_begin_keeps_what_it_gave_up_from_being_left_out(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"in the log")
+        gathered = await producer.send("t", b"given up")
+        start = producer._rounds._calls.start
+
+        def refuse_once(call, work):
+            producer._rounds._calls.start = start
+            raise OutOfMemoryError("no thread")
+
+        producer._rounds._calls.start = refuse_once
+        with pytest.raises(OutOfMemoryError):
+            await producer.abort_transaction()
+        with pytest.raises(TransactionAbortedError):
+            await gathered
+        with pytest.raises(TransactionAbortableError):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
+        assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
+
+
+def test_a_record_that_fails_while_a_begin_returns_keeps_its_transaction_from_ending(tmp_path):
+    async def body(store, producer):
+        begin, begun, go_on = producer._producer.begin_transaction, Event(), Event()
+
+        def begin_slowly():
+            begin()
+            begun.set()
+            assert go_on.wait(TIMEOUT_S)
+
+        producer._producer.begin_transaction = begin_slowly
+        producer._producer.flush = gate = Gate(producer._producer.flush)
+        flushing = asyncio.create_task(producer.flush())  # So that a thread begins it.
+        await gate.until_begun()
+        beginning = asyncio.create_task(producer.begin_transaction())
+        await steps()
+        gate.go_on.set()
+        await asyncio.to_thread(begun.wait, TIMEOUT_S)
+        wrong = await producer.send("t", bytes(2_000_000))
+        go_on.set()
+        await asyncio.gather(flushing, beginning)
+        assert isinstance(wrong.exception(), RecordTooLargeError)
+        await producer.send("t", b"other")
+        with pytest.raises(TransactionAbortableError):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
+        assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
+
+
+def test_a_begin_that_is_refused_changes_nothing_for_the_open_transaction(tmp_path):
+    async def body(store, producer):
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction():
+                await producer.send("t", b"v")
+                begin = asyncio.create_task(producer.begin_transaction())
+                await asyncio.sleep(0)
+                raise ZeroDivisionError
+        with pytest.raises(IllegalStateError):
+            await begin
+        assert producer.outcome == "aborted"
+        gate = Gate(producer._producer.commit_transaction)
+        producer._producer.commit_transaction = gate
+        await producer.begin_transaction()
+        await producer.send("t", b"w")
+        commit = asyncio.create_task(producer.commit_transaction())
+        await gate.until_begun()
+        begin = asyncio.create_task(producer.begin_transaction())
+        await steps()
+        begin.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begin
+        gate.go_on.set()
+        await commit
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"w"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_begin_that_was_cancelled_does_not_tell_of_the_transaction_before(tmp_path):
+    async def body(store, producer):
+        async with producer.transaction():
+            await producer.send("t", b"old")
+        gate = Gate(producer._producer.flush)
+        producer._producer.flush = gate
+        busy = asyncio.create_task(producer.flush())
+        await gate.until_begun()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), producer.transaction():
+                pytest.fail("it was begun")
+        assert producer.outcome is None
+        gate.go_on.set()
+        await busy
+
+    with_producer(tmp_path, body)
+
+
+def test_a_block_knows_its_own_outcome_whoever_begins_another(tmp_path):
+    async def body(store):
+        producer = await transactional(store)
+        block = producer.transaction()
+        assert block.outcome is None
+        async with block:
+            await producer.send("t", b"v")
+        async with producer.transaction():
+            assert (block.outcome, producer.outcome) == ("committed", None)
+        await transactional(store)
+        with pytest.raises(ProducerFencedError):
+            await producer.begin_transaction()
+        assert (block.outcome, producer.outcome) == ("committed", None)
+
+    run_with_store(tmp_path / "s", body)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_records_keep_their_place_before_columns_when_a_commit_follows(tmp_path, cancelled):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        appends = [asyncio.create_task(producer.append("t", 0, [b"0"]))]
+        await gate.until_begun()
+        await producer.send("t", b"1")
+        if not cancelled:
+            appends.append(asyncio.create_task(producer.append("t", 0, [b"2"])))
+            await steps()
+        commit = asyncio.create_task(producer.commit_transaction())
+        await steps()
+        if cancelled:
+            appends.append(asyncio.create_task(producer.append("t", 0, [b"2"])))
+            await steps()
+            commit.cancel()
+        gate.go_on.set()
+        await asyncio.wait([*appends, commit])
+        if cancelled:
+            await producer.commit_transaction()
+        assert values_of(store.store, "t") == [b"0", b"1", b"2"]
+
+    with_producer(tmp_path, body)
+
+
+def test_records_are_refused_until_every_end_that_waits_is_over(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        appending = asyncio.create_task(producer.append("t", 0, [b"0"]))
+        await gate.until_begun()
+        commits = [asyncio.create_task(producer.commit_transaction()) for _ in range(2)]
+        await steps()
+        commits[0].cancel()
+        await steps()
+        with pytest.raises(IllegalStateError, match="being ended"):
+            await producer.send("t", b"late")
+        gate.go_on.set()
+        await asyncio.gather(appending, commits[1])
+        assert values_of(store.store, "t") == [b"0"]
 
     with_producer(tmp_path, body)
 
@@ -342,7 +561,7 @@ def test_a_failed_disk_at_the_decision_leaves_it_unknown(tmp_path, in_doubt, out
         await producer.begin_transaction()
         await producer.send("t", b"v")
         inner = producer._producer
-        manager = transaction_manager_of(inner)
+        manager = inner._transactions
         manager._is_decision_in_doubt = lambda: in_doubt
         failed = StoreFailedError("the disk is gone")
         inner.commit_transaction = lambda: manager._break_commit(failed)
@@ -369,18 +588,6 @@ def test_prepared_transactions(tmp_path):
         assert values_of(store.store, "t") == [b"v"]
 
     with_producer(tmp_path, body)
-
-
-def test_staged_transactions_tell_no_offsets(tmp_path):
-    async def body(store):
-        producer = await transactional(store, staged=True)
-        async with producer.transaction():
-            told = await producer.send("t", b"v")
-        assert (await told).offset == -1
-        await producer.close()
-        assert values_of(store.store, "t") == [b"v"]
-
-    run_with_store(tmp_path / "s", body)
 
 
 def test_closing_aborts_the_open_transaction(tmp_path):
@@ -508,16 +715,16 @@ def test_a_cancelled_completion_says_what_became_of_it(tmp_path, commit):
 
 def interrupted_once(producer, gate):
     """The next end of a transaction is begun, and then an interrupt comes out of its own step."""
-    real = producer._lane.finish
+    real = producer._rounds.finish
 
-    async def cut(begin, *, surely=False):
-        producer._lane.finish = real
-        producer._ended_alone = asyncio.ensure_future(real(begin, surely=surely))
+    async def cut(begin, **named):
+        producer._rounds.finish = real
+        producer._ended_alone = asyncio.ensure_future(real(begin, **named))
         await gate.until_begun()
         asyncio.get_running_loop().call_later(0.02, gate.go_on.set)
         raise KeyboardInterrupt
 
-    producer._lane.finish = cut
+    producer._rounds.finish = cut
 
 
 def test_a_block_whose_begun_commit_was_interrupted_is_committed(tmp_path):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from partition_files import PartitionFiles
 
+from eoslog.store.store import engine_of
+
 ENTRY = struct.Struct(">hqqqq")
 BASE_MS = 1_790_000_000_000
 FIELDS = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
@@ -226,6 +228,24 @@ def test_transactions_that_began_in_a_deleted_segment(files, keep):
     assert files.log.verify() == []
 
 
+def test_a_segment_whose_deletion_failed_needs_no_entries(files):
+    """The log starts after it, and the index in memory is without it."""
+    paths = sorted(files.directory.glob("*.log"))[:2]
+    segments = {path: path.read_bytes() for path in paths}
+    bases = [segment["base_offset"] for segment in files.log.segments()]
+    assert files.log.delete_segments(bases[2]) == 2
+    for path, data in segments.items():
+        path.write_bytes(data)
+    stored(files)
+    start, known = files.log.log_start_offset, files.log.abort_files()
+    rows, rows_offset = files.log.dirty_producers()
+    files.close()
+    log = files.open(log_start_offset=start, rows=rows, rows_offset=rows_offset, abort_files=known)
+    assert log.segments()[0]["base_offset"] == bases[0]
+    assert log.aborted_transactions(0, bases[2] - 1) == []
+    assert log.verify() == []
+
+
 def test_one_whose_marker_alone_is_left_keeps_its_entry(make_partition):
     files = make_partition()
     log = files.open()
@@ -317,7 +337,7 @@ def test_files_that_are_written_meanwhile_are_no_problem(make_partition):
 def test_a_store_says_it_too(open_store):
     store = open_store()
     store.create_topic("orders")
-    partition = store.partition("orders", 0)
+    partition = engine_of(store).partition("orders", 0)
     partition.append_columns(
         [b"v"], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
     )

@@ -8,7 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, checked_records
+from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller
+from eoslog.bindings.column_set import open_columns
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import batch_crc32c, crc32c, decode_records, iter_batches
 from eoslog.errors import ConcurrentAccessError, RecordTooLargeError
@@ -19,9 +20,9 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
 def records_for(values, keys=None, timestamps=None, headers=None, batch_bytes_max=1 << 20):
-    return checked_records(
-        values, keys, timestamps, headers, timestamp_ms=1000, batch_bytes_max=batch_bytes_max
-    )
+    columns = open_columns(values, keys, timestamps, headers, 1000)
+    columns.check_sizes(batch_bytes_max)
+    return columns
 
 
 def drained(filler: BatchFiller, partition: int) -> bytes:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from harness.fork import Fork
 from partition_files import CONFIG, PARTITION, TOPIC, PartitionFiles
 
 from eoslog.bindings import shared_page
@@ -168,24 +169,18 @@ def test_work_is_done_if_it_is_free(lock):
 def test_another_process_that_hangs_is_named(page, monkeypatch):
     monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.2)
     lock = EntryLock(page, ID)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def hang(fork):
         kept = SharedPage(page.path, page.session, False)
         kept.lock(lock.index)
-        os.write(writer, b"x")
-        time.sleep(60)
-        os._exit(0)
-    try:
-        os.read(reader, 1)
-        with pytest.raises(StoreInUseError, match=f"{ID!r}: process {child} is at work on it"):
+        fork.say("holds")
+        fork.wait()
+
+    with Fork(hang) as child:
+        child.hear()
+        with pytest.raises(StoreInUseError, match=f"{ID!r}: process {child.pid} is at work on it"):
             lock.acquire()
         assert not lock.acquire(blocking=False)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reader)
-        os.close(writer)
     with lock:  # Its holder died.
         pass
 

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
 
 from eoslog import TopicPartition
 
@@ -35,7 +35,7 @@ def beside(open_store, store_path):
     """The partition in a store that syncs, and a producer's process beside it."""
     store = open_store("commit")
     store.create_topic("t")
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run("store = eoslog.open(path); producer = store.producer()", path=str(store_path))
         yield store, other
 
@@ -60,7 +60,7 @@ def test_a_writer_stores_without_a_fault_for_each_page(open_store, store_path):
     store = open_store()
     store.create_topic("t")
     producer = store.producer()
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run(
             "store = eoslog.open(path, durability='process'); producer = store.producer()",
             path=str(store_path),
@@ -97,7 +97,7 @@ def test_a_segment_that_another_process_began_is_mapped_too(open_store, store_pa
     store = open_store(log__segment__bytes=1 << 20)
     store.create_topic("t")
     producer = store.producer()
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run(
             "store = eoslog.open(path, durability='process'); producer = store.producer()",
             path=str(store_path),

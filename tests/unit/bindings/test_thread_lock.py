@@ -64,12 +64,15 @@ def test_a_second_thread_is_refused_without_waiting():
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_a_function_may_use_the_object_while_the_lock_is_released(held):
+def test_the_lock_is_released_for_a_function_which_cannot_take_it(held):
     lock = ThreadLock(waits=False)
 
     def call(answer):
-        with lock:
-            return answer
+        lock.check()
+        assert lock.in_use()
+        with pytest.raises(ConcurrentAccessError, match="called from a function"), lock:
+            raise AssertionError("not reached")
+        return answer
 
     def fails():
         raise KeyboardInterrupt
@@ -83,4 +86,6 @@ def test_a_function_may_use_the_object_while_the_lock_is_released(held):
             assert lock.locked()
     else:
         assert lock.call_released(call, 7) == 7
-    assert not lock.locked()
+    assert not lock.in_use()
+    with lock:
+        assert lock.in_use()

@@ -11,6 +11,7 @@ from transaction_files import (
     batches,
     committed,
     filled,
+    opened,
 )
 
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -181,7 +182,7 @@ def test_a03_a04_another_producer_or_epoch_adds_nothing(files, state, producer_i
         lambda: files.entry.add_partitions(producer_id, epoch, [part]),
         lambda: files.entry.flush(producer_id, epoch, [filled(part, b"x")]),
         lambda: files.entry.commit(producer_id, epoch, [filled(part, b"x")]),
-        lambda: files.entry.append_columns(producer_id, epoch, part, [b"x"], timestamp_ms=1),
+        lambda: files.entry.append_columns(producer_id, epoch, part, opened([b"x"])),
         lambda: files.entry.append_offsets(
             producer_id, epoch, part, [b"x"], [b"k"], timestamp_ms=1
         ),
@@ -415,7 +416,7 @@ def test_arguments_are_checked(files):
         lambda: files.entry.flush(7, 0, [filled(part, b"x"), None]),
         lambda: files.entry.commit(7, 0, [(part, part)]),
         lambda: files.entry.attach([None]),
-        lambda: files.entry.append_columns(7, 0, None, [b"x"], timestamp_ms=1),
+        lambda: files.entry.append_columns(7, 0, None, opened([b"x"])),
         lambda: TransactionPart("a", 0, None),
         lambda: TransactionEntry(ID, None, False),
         lambda: TransactionEntry(None, files.state, False),
@@ -470,8 +471,8 @@ def test_columns_and_offsets_are_part_of_the_transaction(files):
     a, offsets = files.part("a"), files.part("offsets")
     files.initialize()
     entry = files.entry
-    first = entry.append_columns(7, 0, a, [b"x", b"y"], timestamp_ms=1)
-    second = entry.append_columns(7, 0, a, [b"z"], [b"k"], None, [{"h": b"1"}], timestamp_ms=1)
+    first = entry.append_columns(7, 0, a, opened([b"x", b"y"]))
+    second = entry.append_columns(7, 0, a, opened([b"z"], [b"k"], None, [{"h": b"1"}]))
     entry.flush(7, 0, [filled(a, b"w")])
     entry.append_offsets(7, 0, offsets, [b"o"], [b"k"], timestamp_ms=1)
     entry.append_offsets(7, 0, offsets, [None], [b"k"], timestamp_ms=1)
@@ -575,7 +576,7 @@ def test_the_owner_stays_until_somebody_else_ends_the_transaction(files):
     assert [record["owner"] for record in files.records()[4:]] == [OWNER, None, None]
     files.initialize(epoch=3)
     assert files.entry.owner is None
-    with pytest.raises(ValueError, match="an owner of 1 bytes"):
+    with pytest.raises(ValueError, match="owner must have 16 bytes, got 1"):
         files.initialize(epoch=4, owner=b"x")
 
 

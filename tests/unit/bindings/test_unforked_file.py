@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from file_locks import is_free
+from harness.fork import Fork, in_child
 
 from eoslog.bindings.unforked_file import UnforkedFile
 
@@ -18,31 +19,23 @@ def test_a_child_has_none_of_them(tmp_path):
     descriptor = file.fileno()
     assert not file.closed
     assert not os.get_inheritable(descriptor)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
+
+    def look():
+        with pytest.raises(OSError):
             os.fstat(descriptor)
-            answer = b"open"
-        except OSError:
-            answer = b"%d" % file.closed
         # Closed already: nothing is closed in its place.
         other = os.open("/dev/null", os.O_RDONLY)
         file.close()
         os.fstat(other)
-        again = UnforkedFile(tmp_path / "own", FLAGS, MODE)
-        os.write(writer, answer + b"%d" % again.closed)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(reader, 9) == b"10"
+        return file.closed, UnforkedFile(tmp_path / "own", FLAGS, MODE).closed
+
+    assert in_child(look) == (True, False)
     os.fstat(descriptor)
     file.close()
     file.close()
     assert file.closed
     with pytest.raises(ValueError, match="closed"):
         file.fileno()
-    for one in (reader, writer):
-        os.close(one)
 
 
 def test_what_cannot_be_opened_leaves_nothing(tmp_path):
@@ -90,17 +83,13 @@ def test_no_fork_keeps_a_lock_whatever_other_threads_open(tmp_path):
     children = []
     try:
         for _ in range(40):
-            pid = os.fork()
-            if pid == 0:
-                signal.pause()
-            children.append(pid)
+            children.append(Fork(lambda _: signal.pause()))
     finally:
         done.set()
         # Those that wait for a lock that a child keeps would wait for ever.
         for thread in threads:
             thread.join(timeout=30)
         stuck = [thread for thread in threads if thread.is_alive()]
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for child in children:
+            child.kill()
     assert not stuck

@@ -11,8 +11,8 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
-from eoslog.cli.cli_group import COMMANDS
-from eoslog.session.store_lock import StoreLock
+from eoslog.cli.group import COMMANDS
+from eoslog.session.lock import StoreLock
 
 TOPICS_OF_A_STORE = ["orders", "payments"]
 
@@ -194,7 +194,7 @@ def test_the_installed_command_is_the_same(store_path):
 
 def test_no_command_but_spark_s_imports_spark(store_path):
     code = (
-        "import sys; from eoslog.cli.cli_group import cli;"
+        "import sys; from eoslog.cli.group import cli;"
         f"cli.main(['topics', '--store', {str(store_path)!r}], standalone_mode=False);"
         "heavy = {'pyspark', 'pyarrow', 'pandas'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -226,7 +226,7 @@ def test_without_click_one_sentence_says_what_to_install(store_path):
 
 
 def test_all_commands_are_click_commands_of_their_name():
-    from eoslog.cli.cli_group import cli
+    from eoslog.cli.group import cli
 
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)

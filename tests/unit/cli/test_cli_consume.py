@@ -5,7 +5,8 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli.cli_consume import POLL_RECORDS_MAX
+from eoslog.cli.consume import POLL_RECORDS_MAX
+from eoslog.store.store import engine_of
 
 
 @pytest.fixture
@@ -118,9 +119,9 @@ def test_a_group_that_retention_overtook_begins_at_the_oldest_record(tmp_path):
         with store.producer() as producer:
             producer.send("orders", value=b"old")
             producer.flush()
-            store.partition("orders", 0).roll()
+            engine_of(store).partition("orders", 0).roll()
             producer.send("orders", value=b"new")
-        store.partition("orders", 0).delete_segments(1)
+        engine_of(store).partition("orders", 0).delete_segments(1)
     assert consumed(path, "--group", "readers") == ["new"]
 
 

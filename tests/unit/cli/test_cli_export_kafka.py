@@ -4,6 +4,7 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
+from eoslog.store.store import abandon
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_open_transactions_are_named(store_path, tmp_path):
     producer.begin_transaction()
     producer.send("t", b"open", partition=1)
     producer.flush()
-    store._abandon()
+    abandon(store)
     answer = call("--store", store_path, "export-kafka", tmp_path / "logs")
     assert_mistake(answer, FAILED, "'left' (open): t-1 from offset 0", "ExportRefusedError")
     answer = call(
@@ -68,7 +69,7 @@ def test_mistakes(store_path, tmp_path):
     (tmp_path / "full" / "file").touch()
     mistake(FAILED, "not empty", to=tmp_path / "full")
     mistake(FAILED, "is not a store", store=tmp_path / "full")
-    mistake(WRONG_USE, "neither may", to=store_path / "logs")
+    mistake(WRONG_USE, "must not contain", to=store_path / "logs")
     mistake(WRONG_USE, "commit", arguments=("--open-transactions", "commit"))
     mistake(WRONG_USE, "-1", arguments=("--node-id", "-1"))
     assert_mistake(call("export-kafka", tmp_path / "logs"), WRONG_USE, "no store")

@@ -8,7 +8,7 @@ from cli_calls import DONE, FAILED, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreFullError
-from eoslog.store.store_files import StoreFiles
+from eoslog.store.files import StoreFiles
 
 COMMANDS = [
     ("topics",),

@@ -2,7 +2,7 @@
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
-from prompted_process import PromptedProcess
+from harness.crew import Member
 
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
@@ -157,6 +157,7 @@ def test_reset_keeps_nothing_beside_the_offset(store_path):
         ),
         (("reset-offsets", "g", "--topic", "none", "--to-latest"), FAILED, "'none'"),
         (("reset-offsets", "g", "--topic", "t:x", "--to-latest"), WRONG_USE, "TOPIC:0,1"),
+        (("reset-offsets", "g", "--topic", f"t:{'9' * 5000}", "--to-latest"), WRONG_USE, "TOPIC:0"),
         (("reset-offsets", "g", "--topic", "t:7", "--to-latest"), FAILED, "not 7"),
         (("reset-offsets", "g", "--topic", "t:1", "--shift-by", "1"), FAILED, "t-1"),
         (("reset-offsets", "none", "--all-topics", "--to-latest"), FAILED, "'none'"),
@@ -174,7 +175,7 @@ def test_mistakes(store_path, words, status, named):
 @pytest.fixture
 def member(store_path):
     """A process with a consumer that subscribed to t in group g."""
-    with PromptedProcess() as process:
+    with Member() as process:
         process.run(
             "import eoslog\n"
             "store = eoslog.open(path)\n"

@@ -37,6 +37,7 @@ def fill(logs):
         config_record(OF_TOPIC, "a", "cleanup.policy", "compact,delete"),
         config_record(OF_TOPIC, "a", "retention.ms", "5"),
         config_record(OF_TOPIC, "a", "flush.ms", "6"),
+        config_record(OF_TOPIC, "a", "retention.bytes", "x"),
     )
     logs.stop(clean=False)
 
@@ -54,8 +55,9 @@ def test_the_result_as_text(logs, path):
         "made empty: a-1",
         "a topic like others here: __share_group_state",
         "deletes old records: topic a: retention.ms=5",
+        "kept, without effect: topic a: flush.ms=6",
         "kept, without effect: topic a: cleanup.policy=compact,delete",
-        "not taken over: topic a: flush.ms=6",
+        "not taken over: topic a: retention.bytes=x: retention.bytes must be an int, got 'x'",
     ]
 
 
@@ -71,7 +73,13 @@ def test_the_result_as_json(logs, path):
     assert found["left_out"] == [
         {"what": str(logs.path / "other"), "reason": "not a partition's directory"}
     ]
-    assert found["not_taken_over"] == [{"of": "topic a", "name": "flush.ms", "value": "6"}]
+    assert found["not_applied"][0] == {
+        "of": "topic a",
+        "name": "flush.ms",
+        "value": "6",
+        "reason": "",
+    }
+    assert found["not_taken_over"][0]["reason"] == "retention.bytes must be an int, got 'x'"
     assert found["ended_transactions"] == found["other_groups"] == []
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
+from reference_model import batch_codec as codec
 
 import eoslog
+from eoslog.store.store import engine_of
 
 RECORDS = 10
 
@@ -90,6 +92,19 @@ def test_dump_of_what_is_no_log_is_a_failure_with_its_place(tmp_path):
     assert_mistake(call("dump", path), FAILED, str(path), "at byte 0", "CorruptRecordError")
 
 
+@pytest.mark.parametrize("failure", ["compressed", "damaged", "missing"])
+def test_a_file_that_fails_keeps_no_other_from_being_dumped(tmp_path, log_path, failure):
+    path = tmp_path / "00000000000000000000.log"
+    packed = codec.compress_batch(codec.simple_batch([b"x"]), 1)
+    if failure != "missing":
+        path.write_bytes(packed if failure == "compressed" else b"this is no log" * 100)
+    whole = call("dump", "--deep", log_path)
+    answer = call("dump", "--deep", path, log_path)
+    assert_mistake(answer, FAILED, str(path))
+    assert answer.stdout.endswith(whole.stdout)
+    assert call("dump", "--deep", "--json", path, log_path).status == FAILED
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "orders.log", "orders.index"])
 def test_dump_of_another_file_is_wrong_use(tmp_path, name):
     (tmp_path / name).write_bytes(b"x" * 8)
@@ -149,7 +164,7 @@ def test_producers(store_path):
 
 def test_producers_say_since_where_a_transaction_is_open(store_path):
     with eoslog.open(store_path) as store:
-        store.partition("orders", 0).append_columns(
+        engine_of(store).partition("orders", 0).append_columns(
             [b"v"], producer_id=77, producer_epoch=1, base_sequence=0, transactional=True
         )
     options = ("--topic", "orders", "--partition", 0, "--store", store_path)
@@ -206,7 +221,7 @@ def test_records_below_the_start_of_a_log_are_not_counted(tmp_path):
     path = tmp_path / "store"
     with eoslog.open(path, create=True) as store:
         store.create_topic("t")
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         for _ in range(2):
             partition.append_columns([b"v"] * 10)
             partition.roll()

@@ -10,6 +10,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.cli import produce as cli_produce
 
 
 @pytest.fixture
@@ -32,6 +33,26 @@ def values_in(store_path, topic="orders"):
             while records := consumer.poll(timeout=0.0, max_records=100_000):
                 found += [record.value for record in records]
     return found
+
+
+class Interrupted:
+    """A standard input that gives two lines; then Ctrl-C is pressed."""
+
+    def __iter__(self):
+        yield from (b"one\n", b"two\n")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_tells_how_many_lines_are_in(store_path, monkeypatch):
+    monkeypatch.setattr(cli_produce, "standard_input", Interrupted)
+    answer = call("produce", "orders", "--store", store_path)
+    assert answer.status == FAILED
+    assert answer.stderr.splitlines() == [
+        "stopped at line 3: the lines before it, 2, are in orders; that line may be too",
+        "",
+        "Aborted!",
+    ]
+    assert values_in(store_path) == [b"one", b"two"]
 
 
 def test_lines_become_records_without_their_line_ends(store_path):

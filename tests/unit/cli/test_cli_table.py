@@ -21,7 +21,7 @@ from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli import cli_table
+from eoslog.cli import table as cli_table
 
 LONG_TOPIC = "orders.of-a-rather-long-name_" + "n" * 60
 IDS = [

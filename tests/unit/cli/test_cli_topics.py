@@ -4,7 +4,7 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
-from eoslog.cli.cli_topics import topic_config
+from eoslog.cli.topics import topic_config
 from eoslog.common.config import TOPIC_SETTINGS
 
 
@@ -27,6 +27,9 @@ def orders(store_path):
 def test_create_makes_the_store_and_the_topic(store_path):
     answer = call("topics", "create", "orders", "--partitions", 3, "--store", store_path)
     assert (answer.status, answer.stdout) == (DONE, "created orders with 3 partitions\n")
+    assert answer.stderr == f"created a store at {store_path}\n"
+    again = call("topics", "create", "more", "--store", store_path)
+    assert (again.status, again.stderr) == (DONE, "")
     with eoslog.open(store_path) as store:
         assert store.topics()["orders"].partitions == 3
 
@@ -192,7 +195,7 @@ def test_internal_before_a_subcommand_is_wrong_use(orders):
 
 
 def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch):
-    from eoslog.cli import cli_topics
+    from eoslog.cli import topics as cli_topics
 
     row_of = cli_topics.topic_row
 

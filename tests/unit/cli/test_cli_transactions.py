@@ -7,8 +7,9 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli import cli_transactions
-from eoslog.transactions.transaction_admin import TransactionDescription
+from eoslog.cli import transactions as cli_transactions
+from eoslog.store.store import engine_of
+from eoslog.transactions.admin import TransactionDescription
 
 MINUTE_MS = 60_000
 PAYMENTS = TopicPartition("orders", 1)
@@ -44,13 +45,17 @@ def hang(store_path, producer_id, *, minutes, partition=1, epoch=3):
     """Open a transaction of a producer that no coordinator knows: its first offset, and when."""
     timestamp_ms = ago(minutes)
     with eoslog.open(store_path) as store:
-        result = store.partition("orders", partition).append_columns(
-            [b"hanging"],
-            timestamp_ms=timestamp_ms,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=0,
-            transactional=True,
+        result = (
+            engine_of(store)
+            .partition("orders", partition)
+            .append_columns(
+                [b"hanging"],
+                timestamp_ms=timestamp_ms,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=True,
+            )
         )
     return result.base_offset, timestamp_ms
 
@@ -312,7 +317,7 @@ def test_abort_of_a_hanging_transaction_lets_readers_pass(store_path):
         f"aborted orders-0 from offset {first} on\n",
     )
     with eoslog.open(store_path) as store:
-        log = store.partition("orders", 0)
+        log = engine_of(store).partition("orders", 0)
         assert log.last_stable_offset == log.log_end_offset == end_before + 1
         assert log.open_transactions() == []
         assert log.producer(76).producer_epoch == 3

@@ -8,6 +8,7 @@ import pytest
 
 from eoslog import TopicPartition
 from eoslog.columns import arrow
+from eoslog.store.store import engine_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -115,7 +116,7 @@ def test_poll_and_poll_arrow_share_positions(store):
 def test_the_columns_lie_over_the_fetched_memory(store):
     store.create_topic("t")
     store.producer().append("t", 0, [bytes(1000)] * 100)
-    columns = store.partition("t", 0).fetch_columns(0, 1 << 20)
+    columns = engine_of(store).partition("t", 0).fetch_columns(0, 1 << 20)
     batch = arrow.record_batch(T0, columns)
     for name, fetched in (("value", columns.value_data), ("key", columns.key_data)):
         assert batch.column(name).buffers()[2].address == fetched.ctypes.data or not len(fetched)
@@ -147,7 +148,7 @@ def test_columns_that_were_read_can_be_appended_again(store):
     columns = [batch.column(name) for name in ("value", "key", "timestamp", "headers")]
     producer.append("u", 0, *columns)
     producer.append("u", None, *columns)
-    records, _ = store.partition("u", 0).fetch_records(0, 3, 1 << 20)
+    records, _ = engine_of(store).partition("u", 0).fetch_records(0, 3, 1 << 20)
     assert [(one.value, one.key, one.headers) for one in records] == [
         (b"a", b"1", (("h", b"x"),)),
         (None, b"2", ()),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import collections
 import datetime
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from eoslog import StagedWriter, TopicPartition
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, InvalidTimestampError
 
 MOMENTS = [1_700_000_000_000, 1_700_000_000_001]
 DAYS = [1_699_920_000_000, 1_700_006_400_000]
@@ -105,6 +106,9 @@ NO_TIMES: dict[str, Callable[[], Any]] = {
     "numpy masked": lambda: np.ma.array(MOMENTS, mask=[False, True]),
     "numpy masked times": lambda: np.ma.array(np.array(MOMENTS, "M8[ms]"), mask=[False, True]),
     "numpy no time": lambda: np.array(["NaT", "2023-01-01"], "M8[ms]"),
+    "numpy times before 1970": lambda: np.array([0, -1], "M8[us]"),
+    "pandas times before 1970": lambda: pd.Series(pd.to_datetime([-1, 5], unit="ns")),
+    "Arrow times before 1970": lambda: pa.array([-1000, 5], pa.timestamp("us", "UTC")),
     "numpy times beyond": lambda: np.array([2**62, 0], "M8[s]"),
     "pandas missing": lambda: pd.Series([1, None], dtype="Int64"),
     "pandas nan": lambda: pd.Series([1, None]),
@@ -144,6 +148,26 @@ def test_timestamps_that_are_taken(store, tmp_path, append, kind):
     store.create_topic("t")
     found = append(store, tmp_path, values=BYTES, timestamps=TIMES[kind]())
     assert [record.timestamp_ms for record in found] == MOMENTS
+
+
+@pytest.mark.parametrize("how", [*APPENDS, "send"])
+def test_minus_one_is_no_timestamp(store, tmp_path, how):
+    store.create_topic("t", config={"message.timestamp.before.max.ms": 3_600_000})
+    moments = [-1, time.time_ns() // 1_000_000, -1]
+    if callable(how):
+        how(store, tmp_path, values=[b"v"] * 3, timestamps=moments)
+    else:
+        with store.producer() as producer:
+            for moment_ms in moments:
+                producer.send("t", b"v", timestamp_ms=moment_ms)
+    assert [record.timestamp_ms for record in records(store)] == moments
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_an_old_time_beside_none_is_still_refused(store, tmp_path, append):
+    store.create_topic("t", config={"message.timestamp.before.max.ms": 3_600_000})
+    with pytest.raises(InvalidTimestampError):
+        append(store, tmp_path, values=[b"v"] * 2, timestamps=[-1, 5])
 
 
 def test_days_are_timestamps_too(store, tmp_path):
@@ -191,6 +215,19 @@ CELLS: dict[str, tuple[Callable[[], Any], list[bytes | None]]] = {
     "pandas category": (lambda: pd.Series(HOLED, dtype="category"), HOLED),
     "pandas of Arrow": (lambda: pd.Series(HOLED, dtype=pd.ArrowDtype(pa.binary())), HOLED),
     "pandas Index": (lambda: pd.Index(BYTES), BYTES),
+    "pandas texts": (lambda: pd.Series(["a", "ä", ""]), [b"a", "ä".encode(), b""]),
+    "pandas objects": (lambda: pd.Series(["a", None, b"c"], dtype=object), [b"a", None, b"c"]),
+    "pandas nullable texts": (lambda: pd.Series(["a", None], dtype="string"), HOLED),
+    "pandas texts of Arrow": (
+        lambda: pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string())),
+        HOLED,
+    ),
+    "pandas views of Arrow": (
+        lambda: pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string_view())),
+        HOLED,
+    ),
+    "pandas category of texts": (lambda: pd.Series(["a", None], dtype="category"), HOLED),
+    "polars texts": (lambda: PolarsLike(["a", None]), HOLED),
     "Arrow": (lambda: pa.array(HOLED), HOLED),
     "Arrow texts": (lambda: pa.array(["a", None]), HOLED),
     "Arrow large": (lambda: pa.array(HOLED, pa.large_binary()), HOLED),
@@ -214,9 +251,9 @@ NO_CELLS: dict[str, Callable[[], Any]] = {
         np.zeros((2, 2), np.uint8), mask=[[False, True], [False, False]]
     ),
     "numpy strings": lambda: np.array(["a", "b"], np.dtypes.StringDType()),
-    "pandas texts": lambda: pd.Series(["a", "b"]),
-    "pandas nullable texts": lambda: pd.Series(["a", None], dtype="string"),
+    "pandas half a character": lambda: pd.Series(["a", "\ud800"], dtype=object),
     "pandas numbers": lambda: pd.Series([1, 2]),
+    "pandas texts and numbers": lambda: pd.Series(["a", 2], dtype=object),
     "pandas DataFrame": lambda: pd.DataFrame({"a": BYTES}),
     "Arrow dictionary": lambda: pa.array(BYTES).dictionary_encode(),
     "Arrow views": lambda: pa.array(BYTES, pa.binary_view()),
@@ -344,3 +381,25 @@ def test_a_series_of_polars(store, tmp_path, append):
     assert [record.timestamp_ms for record in found] == MOMENTS
     with pytest.raises(ValueError, match="nulls"):
         store.producer().append("t", 0, BYTES, timestamps=PolarsLike([1, None]))
+
+
+def test_an_array_that_another_consumer_took_is_refused(open_store):
+    class Cached:
+        """Gives out the same capsules each time."""
+
+        def __init__(self, array):
+            self._capsules = array.__arrow_c_array__()
+
+        def __arrow_c_array__(self, requested_schema=None):
+            return self._capsules
+
+        def __len__(self):
+            return 2
+
+    store = open_store()
+    store.create_topic("t")
+    taken = Cached(pa.array([b"one", b"two"]))
+    pa.array(taken)
+    with pytest.raises(ValueError, match="released: another consumer took it"):
+        store.producer().append("t", 0, taken)
+    assert store.partition("t", 0).log_end_offset == 0

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from unittest import mock
 
 import pytest
-from unit_stores import values_of
+from stores import values_of
 
 import eoslog
 import eoslog.aio

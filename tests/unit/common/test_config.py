@@ -49,7 +49,7 @@ def test_a_number_keeps_to_its_range(setting):
 
 
 def test_an_expiry_of_offsets_at_once_is_refused():
-    with pytest.raises(InvalidConfigError, match=r"offsets\.retention\.minutes=0: .* or -1 for no"):
+    with pytest.raises(InvalidConfigError, match=r"retention\.minutes must be .* or -1 for no"):
         parse_store_config({"offsets.retention.minutes": 0})
 
 
@@ -63,7 +63,7 @@ def test_a_truth_value_is_one():
 
 @pytest.mark.parametrize("name", _FIXED)
 def test_what_is_not_carried_out_is_refused_unless_it_describes_it(name):
-    with pytest.raises(InvalidConfigError, match="not carried out"):
+    with pytest.raises(InvalidConfigError, match="does not support"):
         parse_config({name: "something else"}, TOPIC_SETTINGS, "topic")
     for value in _FIXED[name]:
         assert parse_config({name: value}, TOPIC_SETTINGS, "topic") == {}
@@ -74,7 +74,7 @@ def test_an_unknown_name_brings_the_nearest():
         parse_topic_config({"segment.byte": 1})
     with pytest.raises(InvalidConfigError, match=r"is no topic setting$"):
         parse_topic_config({"zzzzzz": 1})
-    with pytest.raises(InvalidConfigError, match="is a str"):
+    with pytest.raises(InvalidConfigError, match="must be a str"):
         parse_topic_config({7: 1})
 
 
@@ -103,7 +103,7 @@ def test_every_brokers_name_stands_for_a_topics_setting():
 
 
 def test_a_batch_must_fit_into_a_segment():
-    with pytest.raises(InvalidConfigError, match=r"more than segment\.bytes"):
+    with pytest.raises(InvalidConfigError, match=r"above segment\.bytes"):
         parse_topic_config({"segment.bytes": 2048, "max.message.bytes": 4096})
     assert parse_topic_config({"segment.bytes": 4096, "max.message.bytes": 4096})
 

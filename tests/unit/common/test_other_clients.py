@@ -12,6 +12,7 @@ import pytest
 import eoslog
 import eoslog.aio
 from eoslog.common.other_clients import METHODS
+from eoslog.errors import InvalidConfigError
 
 PARAMETERS = [
     ("consumer", {"group_id": "g"}, "group=..."),
@@ -95,8 +96,6 @@ async def opened(path) -> None:
         (lambda store: store.consumer(), "store_offsets", r"commit\(offsets\)"),
         (lambda store: store, "delete_topics", r"delete_topic\("),
         (lambda store: store, "list_topics", r"topics\(\)"),
-        (lambda store: eoslog, "KafkaConsumer", r"store.consumer\("),
-        (lambda store: eoslog, "AIOKafkaProducer", r"eoslog.aio.open"),
     ],
 )
 def test_methods_of_other_clients(store, make, name, words):
@@ -106,6 +105,56 @@ def test_methods_of_other_clients(store, make, name, words):
     assert not hasattr(on, name)
     with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
         _ = on.nonsense
+
+
+@pytest.mark.parametrize("module", ["eoslog", "eoslog.aio"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("KafkaConsumer", r"store.consumer\("),
+        ("AIOKafkaProducer", r"eoslog.aio.open"),
+        ("KafkaError", r"eoslog.errors.EoslogError"),
+    ],
+)
+def test_imports_of_other_clients(module, name, words):
+    with pytest.raises(ImportError, match=f"no attribute '{name}'; in eoslog: .*{words}"):
+        exec(f"from {module} import {name}")
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec(f"from {module} import nonsense")
+
+
+def test_a_timeout_of_a_flush(store):
+    async def asynchronous() -> None:
+        async with eoslog.aio.wrap(store).producer() as producer:
+            with pytest.raises(TypeError, match="'timeout'; in eoslog: it returns once all"):
+                await producer.flush(10)
+
+    asyncio.run(asynchronous())
+    for give in (lambda flush: flush(10), lambda flush: flush(timeout=10)):
+        with pytest.raises(TypeError, match="'timeout'; in eoslog: it returns once all"):
+            give(store.producer().flush)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("bootstrap.servers", "no servers"),
+        ("security.protocol", "no servers"),
+        ("value.serializer", "bytes"),
+    ],
+)
+def test_settings_of_other_clients(store, setting, words):
+    for make in (store.producer, store.consumer):
+        with pytest.raises(InvalidConfigError, match=f"in eoslog: .*{words}"):
+            make(config={setting: "x"})
+    with pytest.raises(InvalidConfigError, match=f"in eoslog: .*{words}"):
+        eoslog.open(store.path, config={setting: "x"})
+
+
+def test_a_forgotten_await(tmp_path):
+    opening = eoslog.aio.open(tmp_path / "s", create=True)
+    with pytest.raises(AttributeError, match="'producer': the object is not open yet; await"):
+        _ = opening.producer
 
 
 def test_a_method_that_there_is_is_not_hidden(store):

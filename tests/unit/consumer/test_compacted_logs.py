@@ -13,11 +13,12 @@ from compacted_files import (
     COMPACTED_HOLES,
     DERIVED,
     cleaned,
+    create_topic_of_kafka,
     forget_all,
     records_in,
     replace_logs,
 )
-from forked import in_a_child
+from harness.fork import in_child
 from reference_model import batch_codec as codec
 
 import eoslog
@@ -25,7 +26,8 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError, InvalidConfigError, OutOfOrderSequenceError
 from eoslog.storage import legal_holes
-from eoslog.store.store import abandon, parts_of
+from eoslog.storage.topics_file import read_entries, write_entries
+from eoslog.store.store import abandon, engine_of, parts_of
 
 WHERE = TopicPartition("t", 0)
 RECORDS = [(one.offset, one.timestamp_ms, one.key, one.value) for one in records_in(COMPACTED)]
@@ -39,13 +41,17 @@ def moved(store_path, open_store):
 
     def move(segments=COMPACTED, config=None, forget=True, **settings):
         with open_store() as store:
-            store.create_topic("t", config=config)
+            create_topic_of_kafka(store, "t", config or {})
         replace_logs(store_path, segments, "t-0")
         if forget:
             forget_all(store_path)
         return open_store(**settings)
 
     return move
+
+
+def log_files(store_path):
+    return sorted((store_path / "t-0").glob("*.log"))
 
 
 def fields(records):
@@ -83,7 +89,7 @@ def test_all_that_is_left_is_read_with_its_offsets(moved, open_store, level, reo
 
 def test_every_way_to_read_gives_the_same(moved):
     store = moved()
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     assert (partition.log_start_offset, partition.log_end_offset) == (0, COMPACTED_END)
     offsets = [one[0] for one in RECORDS]
     with store.consumer() as consumer:
@@ -101,7 +107,7 @@ def test_every_way_to_read_gives_the_same(moved):
         data += piece
         position = iter_batches(piece)[-1].last_offset + 1
     assert data == b"".join(COMPACTED[base] for base in sorted(COMPACTED))
-    assert partition.scan_headers() == (8, len(RECORDS), COMPACTED_END)
+    assert partition.log.scan_headers() == (8, len(RECORDS), COMPACTED_END)
     store.close()
     said = call("consume", "t", "--json", "--store", store.path)
     assert [one["offset"] for one in said.json_lines] == offsets
@@ -110,7 +116,7 @@ def test_every_way_to_read_gives_the_same(moved):
 @pytest.mark.parametrize("offset", range(COMPACTED_END + 1))
 def test_an_offset_in_a_hole_gives_the_next_record(moved_once, offset):
     expected = [one for one in RECORDS if one[0] >= offset]
-    partition = moved_once.partition(*WHERE)
+    partition = engine_of(moved_once).partition(*WHERE)
     found, position = [], offset
     while position < COMPACTED_END:
         records, following = partition.fetch_records(position, 1, 1)
@@ -162,13 +168,13 @@ def test_another_process_reads_and_appends_too(moved, store_path):
     def other():
         with eoslog.open(store_path, durability="process") as theirs:
             assert read_all(theirs) == RECORDS
-            assert theirs.partition(*WHERE).log.holes_below == BELOW
-            theirs.partition(*WHERE).append_columns([b"theirs"])
+            assert engine_of(theirs).partition(*WHERE).log.holes_below == BELOW
+            engine_of(theirs).partition(*WHERE).append_columns([b"theirs"])
             assert is_sound(theirs)
 
-    in_a_child(other)
+    in_child(other)
     assert [one[0] for one in read_all(store)] == [*(one[0] for one in RECORDS), COMPACTED_END]
-    assert store.partition(*WHERE).log.holes_below == BELOW
+    assert engine_of(store).partition(*WHERE).log.holes_below == BELOW
     assert is_sound(store)
 
 
@@ -178,16 +184,16 @@ def test_a_log_is_followed_over_rolls_of_another_process(moved, store_path):
 
     def other():
         with eoslog.open(store_path, durability="process") as theirs:
-            partition = theirs.partition(*WHERE)
+            partition = engine_of(theirs).partition(*WHERE)
             for index in range(8):
                 partition.append_columns([b"%d" % index * 400])
             assert partition.segment_count > len(COMPACTED) + 2
             assert is_sound(theirs)
 
-    in_a_child(other)
+    in_child(other)
     ends = range(COMPACTED_END, COMPACTED_END + 8)
     assert [one[0] for one in read_all(store)] == [*(one[0] for one in RECORDS), *ends]
-    store.partition(*WHERE).append_columns([b"ours"])
+    engine_of(store).partition(*WHERE).append_columns([b"ours"])
     assert is_sound(store)
 
 
@@ -204,7 +210,7 @@ def test_a_process_that_has_the_store_open_learns_where_holes_are_legal(store_pa
         with eoslog.open(store_path, durability="process") as theirs:
             assert read_all(theirs) == RECORDS
 
-    in_a_child(other)
+    in_child(other)
     assert read_all(store) == RECORDS
     assert store.topics()["t"].holes_below == {0: BELOW}
 
@@ -230,7 +236,7 @@ def test_it_is_said_once_which_offsets_are_missing(moved, open_store, store_path
 def test_own_records_that_are_lost_above_are_still_told(moved, store_path, open_store):
     with moved() as store:
         for index in range(4):
-            store.partition(*WHERE).append_columns([b"own %d" % index])
+            engine_of(store).partition(*WHERE).append_columns([b"own %d" % index])
     path = max((store_path / "t-0").glob("*.log"))
     data = path.read_bytes()
     third = iter_batches(data)[-2]
@@ -274,33 +280,55 @@ def test_a_hole_in_a_log_that_anything_knows_is_damage(store_path, open_store, k
 def test_a_log_without_holes_stays_strict(store_path, open_store):
     with open_store() as store:
         store.create_topic("t")
-        store.partition(*WHERE).append_columns([b"a"])
+        engine_of(store).partition(*WHERE).append_columns([b"a"])
     forget_all(store_path)
     with open_store() as store:
-        store.partition(*WHERE).append_columns([b"b"])
-        assert store.partition(*WHERE).log.holes_below == 0
+        engine_of(store).partition(*WHERE).append_columns([b"b"])
+        assert engine_of(store).partition(*WHERE).log.holes_below == 0
         assert store.topics()["t"].holes_below == {}
     assert "holes_below" not in (store_path / "state" / "topics.json").read_text()
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])
-def test_holes_are_legal_everywhere_in_a_topic_that_is_compacted(moved, policy):
-    store = moved(config={"cleanup.policy": policy}, forget=False)
-    assert read_all(store) == RECORDS
-    assert is_sound(store)
+def test_a_segment_that_nobody_compacted_is_missed_in_a_compacted_topic(
+    moved, open_store, store_path, policy
+):
+    with moved(config={"cleanup.policy": policy, "segment.bytes": 1024}) as store:
+        assert read_all(store) == RECORDS
+        assert is_sound(store)
+        for number in range(10):
+            engine_of(store).partition(*WHERE).append_columns([b"%d" % number * 400])
+    own = [path for path in log_files(store_path) if int(path.stem) > COMPACTED_END]
+    own[1].unlink()
+    gone = f"offsets {int(own[1].stem)} to {int(own[2].stem) - 1} are missing"
+    with open_store() as store:
+        assert gone in {one["reason"] for one in store.verify()}
+        with pytest.raises(CorruptRecordError, match="offsets are missing"):
+            read_all(store)
+
+
+def test_a_segment_is_missed_in_a_topic_that_was_never_compacted(open_store, store_path):
+    with open_store() as store:
+        settings = {"cleanup.policy": "compact", "segment.bytes": 1024}
+        create_topic_of_kafka(store, "t", settings)
+        for number in range(6):
+            engine_of(store).partition(*WHERE).append_columns([b"%d" % number * 400])
+    log_files(store_path)[1].unlink()
+    with open_store() as store:
+        assert [one["reason"] for one in store.verify()] == ["offsets 2 to 3 are missing"]
 
 
 def test_a_kill_after_the_first_opening_loses_nothing(moved, open_store, caplog):
     """Recovery goes over the whole log again, now one that the store knows."""
     store = moved()
-    store.partition(*WHERE).append_columns([b"own"])
+    engine_of(store).partition(*WHERE).append_columns([b"own"])
     abandon(store)
     for _ in range(2):
         store = open_store()
         found = read_all(store)
         assert found[:-1] == RECORDS
         assert found[-1][3] == b"own"
-        assert store.partition(*WHERE).cut_bytes == 0
+        assert engine_of(store).partition(*WHERE).cut_bytes == 0
         abandon(store)
     store = open_store()
     assert is_sound(store)
@@ -323,12 +351,11 @@ def test_also_after_a_clean_stop_an_unknown_log_is_looked_at(moved, store_path, 
     with moved() as store:
         assert is_sound(store)
     clean = (store_path / ".kafka_cleanshutdown").read_bytes()
-    registry = store_path / "state" / "topics.json"
-    document = json.loads(registry.read_text())
+    entries = read_entries(store_path / "state")
     forget_all(store_path)
     (store_path / ".kafka_cleanshutdown").write_bytes(clean)
-    del document["topics"]["t"]["holes_below"], document["crc32c"]
-    registry.write_text(json.dumps(document))
+    del entries["t"]["holes_below"]
+    write_entries(store_path / "state", entries)
     store = open_store()
     assert read_all(store) == RECORDS
     assert store.topics()["t"].holes_below == {0: BELOW}
@@ -342,7 +369,7 @@ def test_damage_is_no_hole(moved, store_path, open_store, base):
     store = moved({**COMPACTED, base: bytes(data)})
     expected = [one for one in RECORDS if one[0] < base]
     assert read_all(store) == expected
-    assert store.partition(*WHERE).cut_bytes > 0
+    assert engine_of(store).partition(*WHERE).cut_bytes > 0
 
 
 def test_repair_finds_nothing_to_cut(moved, store_path):
@@ -383,7 +410,7 @@ def test_an_empty_batch_keeps_its_producers_sequence(moved, open_store):
     never = {"producer__id__expiration__ms": 2**62}  # The records are of 2023.
     store = moved(**never)
     for _ in range(2):
-        partition = store.partition(*WHERE)
+        partition = engine_of(store).partition(*WHERE)
         known = partition.producer(4)
         assert (known.producer_epoch, known.last_sequence) == (2, 13)
         with pytest.raises(OutOfOrderSequenceError):
@@ -405,7 +432,7 @@ def test_an_empty_active_segment_behind_a_hole_is_the_end(moved, open_store):
     store = moved(segments)
     for _ in range(2):
         assert [one[0] for one in read_all(store)] == [0, 2]
-        partition = store.partition(*WHERE)
+        partition = engine_of(store).partition(*WHERE)
         assert partition.log_end_offset == 90
         assert partition.fetch_records(4, 1, 1) == ([], 90)
         assert partition.fetch_columns(4, 1).next_offset == 90
@@ -413,7 +440,7 @@ def test_an_empty_active_segment_behind_a_hole_is_the_end(moved, open_store):
         assert is_sound(store)
         store.close()
         store = open_store()
-    store.partition(*WHERE).append_columns([b"own"])
+    engine_of(store).partition(*WHERE).append_columns([b"own"])
     assert [one[0] for one in read_all(store)] == [0, 2, 90]
 
 
@@ -486,14 +513,14 @@ def test_a_snapshot_may_remember_what_was_compacted_since(moved, store_path, ope
         store.partition(*WHERE).append_batch(
             codec.simple_batch([b"a"] * 2, producer_id=5, producer_epoch=0, base_sequence=3)
         )
-        store.partition(*WHERE).roll()
+        engine_of(store).partition(*WHERE).roll()
     later = cleaned(20, 2, [21], producer_id=5, producer_epoch=1, base_sequence=9)
     snapshot = (store_path / "t-0" / f"{5:020d}.snapshot").read_bytes()
     replace_logs(store_path, {0: cleaned(0, 1, [0]), 5: later}, "t-0")
     (store_path / "t-0" / f"{5:020d}.snapshot").write_bytes(snapshot)
     forget_all(store_path)
     store = open_store()
-    assert store.partition(*WHERE).producer(5).last_sequence == 10
+    assert engine_of(store).partition(*WHERE).producer(5).last_sequence == 10
     assert is_sound(store)
 
 
@@ -509,7 +536,7 @@ def test_a_marker_behind_a_hole_ends_no_count_of_sequences(moved):
             + marker(codec.COMMIT, 8, 6)
         }
     )
-    assert store.partition(*WHERE).producer(6).last_sequence == 5
+    assert engine_of(store).partition(*WHERE).producer(6).last_sequence == 5
     assert is_sound(store)
 
 
@@ -523,7 +550,7 @@ def test_a_marker_whose_batches_are_gone_says_nothing_of_sequences(moved, base):
             + marker(codec.COMMIT, 5, 6)
         }
     )
-    assert store.partition(*WHERE).producer(6).last_sequence == 3
+    assert engine_of(store).partition(*WHERE).producer(6).last_sequence == 3
     # That nothing tells of the producers below a log's beginning is another problem.
     assert not [one for one in store.verify() if "sequence" in str(one["reason"])]
 
@@ -533,7 +560,7 @@ def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store)
     limits = {"retention.ms": 1, "retention.bytes": 1, "segment.bytes": 1024}
     for policy in ("compact", "delete", "compact,delete"):
         name = policy.replace(",", "-")
-        store.create_topic(name, config={**limits, "cleanup.policy": policy})
+        create_topic_of_kafka(store, name, {**limits, "cleanup.policy": policy})
         for _ in range(8):
             store.producer().append(name, 0, [b"x" * 400])
     parts_of(store).checkpointer._retain()
@@ -545,9 +572,9 @@ def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store)
 
 def test_the_policy_is_shown_and_a_wrong_one_refused(open_store, store_path):
     with open_store() as store:
-        with pytest.raises(InvalidConfigError, match=r"cleanup\.policy='fold'"):
+        with pytest.raises(InvalidConfigError, match=r"cleanup\.policy must be one of .*'fold'"):
             store.create_topic("u", config={"cleanup.policy": "fold"})
-        store.create_topic("t", config={"cleanup.policy": "compact"})
+        create_topic_of_kafka(store, "t", {"cleanup.policy": "compact"})
     with open_store() as store:
         assert store.topics()["t"].config == {"cleanup.policy": "compact"}
     said = call("topics", "describe", "t", "--json", "--store", store_path)
@@ -569,7 +596,11 @@ def test_a_range_of_spark_has_what_is_left_in_it(moved_once, level):
             found = [
                 offset
                 for batch in record_batches(
-                    moved_once, wanted, ["offset"], level, fail_on_data_loss=True
+                    engine_of(moved_once).partition(*WHERE),
+                    wanted,
+                    ["offset"],
+                    level,
+                    fail_on_data_loss=True,
                 )
                 for offset in batch.column("offset").to_pylist()
             ]

@@ -6,7 +6,7 @@ from reference_model import batch_codec as codec
 
 from eoslog import TopicPartition, errors
 from eoslog.bindings.record_batch import decode_records
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.state_key import state_partition_of
 
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -39,7 +39,7 @@ def planted(store_path, open_store):
     def plant_it(number=1, clean=True):
         with open_store() as store:
             store.create_topic("orders")
-            store.partition(*WHERE).append_columns([b"a"], timestamps=[BASE_MS - 5])
+            engine_of(store).partition(*WHERE).append_columns([b"a"], timestamps=[BASE_MS - 5])
         plant(
             store_path,
             compressed(number, [b"b", b"c"], base_offset=1),
@@ -89,7 +89,7 @@ def test_a_consumer_gets_what_is_before_and_then_the_error(planted, store_path, 
 
 def test_every_way_to_read_names_it(planted):
     store = planted()
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     with store.consumer() as consumer:
         consumer.assign([WHERE])
         assert consumer.poll_arrow().num_rows == 1
@@ -155,6 +155,30 @@ def test_recovery_and_repair_keep_it_and_verify_says_what_it_is(planted, store_p
     assert said.status == FAILED
     assert "compressed with zstd: this version cannot read it" in said.stdout
     assert (store_path / "orders-0" / f"{0:020d}.log").read_bytes().rstrip(b"\0") == before
+
+
+def test_verify_counts_them_in_one_problem_of_each_partition(store_path, open_store):
+    with open_store() as store:
+        store.create_topic("orders", partitions=2)
+        for number in (0, 1):
+            engine_of(store).partition("orders", number).append_columns([b"a"])
+    for number in (0, 1):
+        batches = [compressed(1, [b"b"], base_offset=1 + one) for one in range(3 - number)]
+        batches.append(codec.simple_batch([b"d"], base_offset=9))
+        with (store_path / f"orders-{number}" / f"{0:020d}.log").open("ab") as file:
+            file.write(b"".join(batches))
+    with open_store() as store:
+        reasons = [str(one["reason"]) for one in store.verify()]
+    of_compressed = [one for one in reasons if one.startswith("compressed")]
+    said = "compressed with gzip: this version cannot read it; so are"
+    assert of_compressed == [
+        f"{said} 2 more batches of the partition",
+        f"{said} 1 more batch of the partition",
+    ]
+    assert [one for one in reasons if one not in of_compressed] == [
+        "offsets 4 to 8 are missing",
+        "offsets 3 to 8 are missing",
+    ]
 
 
 def test_a_damaged_one_is_damage(planted, store_path):

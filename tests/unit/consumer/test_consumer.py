@@ -15,7 +15,7 @@ from eoslog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.store.store import abandon
+from eoslog.store.store import abandon, engine_of
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -76,6 +76,34 @@ def test_max_records_holds(topic):
     assert len(consumer.poll(timeout=0, max_records=1000)) == 25
     with pytest.raises(ValueError, match="max_records"):
         consumer.poll(max_records=0)
+
+
+def test_a_single_record_is_found_after_many_aborted_batches(store):
+    store.create_topic("t")
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for _ in range(200):
+            producer.append("t", 0, [b"x"])
+        end()
+    consumer = store.consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert [consumer.poll(0, 1)[0].offset for _ in range(200)] == list(range(201, 401))
+    assert consumer.poll(0, 1) == []
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_arrow"])
+@pytest.mark.parametrize("wrong", [None, "1", b"1"])
+def test_a_wrong_argument_of_a_read_is_named(topic, call, wrong):
+    limit = "max_records" if call == "poll" else "max_bytes"
+    with topic.consumer() as consumer:
+        consumer.assign([T0])
+        with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+            getattr(consumer, call)(timeout=wrong)
+        if wrong is not None:
+            with pytest.raises(TypeError, match=f"{limit} must be an int"):
+                getattr(consumer, call)(0, **{limit: wrong})
 
 
 @pytest.mark.parametrize("many", [2**31, 2**63 - 1, 2**63, 2**64 + 1])
@@ -169,7 +197,7 @@ def test_a_position_that_the_log_does_not_hold(store, position, reset, expected)
     store.create_topic("t", config={"segment.bytes": 1200})
     for _ in range(10):
         store.producer().append("t", 0, [bytes(1000)])
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     partition.delete_segments(5)
     assert partition.log_start_offset == 5
     consumer = store.consumer(auto_offset_reset=reset)
@@ -191,7 +219,7 @@ def test_retention_under_a_reader_moves_it_on(store):
     consumer = store.consumer()
     consumer.assign([T0])
     assert len(consumer.poll(timeout=0, max_records=2)) == 2
-    store.partition("t", 0).delete_segments(6)
+    engine_of(store).partition("t", 0).delete_segments(6)
     assert [int(record.value) for record in drained(consumer)] == [6, 7, 8, 9]
 
 
@@ -204,13 +232,16 @@ def test_offsets_of_partitions_that_are_not_assigned(topic):
         T1: OffsetAndTimestamp(0, 1000),
         T2: None,
     }
-    with pytest.raises(ValueError, match="timestamp_ms -1"):
-        consumer.offsets_for_times({T0: -1})
+    for moment_ms in (-1, 10**20):
+        with pytest.raises(ValueError, match=f"t-0: timestamp_ms {moment_ms}"):
+            consumer.offsets_for_times({T0: moment_ms})
+        with pytest.raises(ValueError, match=f"t-0: timestamp_ms {moment_ms}"):
+            topic.partition("t", 0).offset_for_timestamp(moment_ms)
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_records_of_a_job_under_way_are_not_seen(topic, level):
-    partition = topic.partition("t", 0)
+    partition = engine_of(topic).partition("t", 0)
     consumer = topic.consumer(isolation_level=level)
     consumer.assign([T0])
     partition.hold_readers()

@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from unit_stores import run_and_kill, values_of
+from harness.crew import run_and_kill
+from stores import values_of
 
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.errors import (
@@ -19,7 +20,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -179,7 +180,7 @@ def test_what_an_interrupt_kept_from_the_caller_is_not_committed(topic, monkeypa
     with pytest.raises(KeyboardInterrupt):
         getattr(consumer, poll)(timeout=0)
     consumer.commit()
-    assert topic.groups() == {}
+    assert consumer.committed([T0, T1]) == {T0: 0, T1: 0}
     monkeypatch.undo()
     assert len(consumer.poll(timeout=0)) == 20
 
@@ -349,7 +350,7 @@ def test_groups_of_undecided_transactions_are_listed_without_their_offsets(topic
 
 
 def test_ends_and_lag_stop_at_the_last_stable_offset(topic):
-    log = topic.partition("t", 0)
+    log = engine_of(topic).partition("t", 0)
     log.append_columns(
         [b"open"],
         timestamp_ms=5_000_000_000_000,
@@ -424,13 +425,13 @@ def test_lag_counts_the_records_that_are_to_come(topic, monkeypatch):
     # All is read, but the last marker was not passed yet.
     committed.seek(T0, topic.partition("t", 0).log_end_offset - 1)
     assert committed.lag(T0) == 0
-    monkeypatch.setattr("eoslog.consumer.consumer_positions.COUNTED_OFFSETS_MAX", 10)
+    monkeypatch.setattr("eoslog.consumer.positions.COUNTED_OFFSETS_MAX", 10)
     committed.seek(T0, 0)
     assert committed.lag(T0) == topic.partition("t", 0).log_end_offset
 
 
 def test_positions_pass_over_aborted_data_and_markers(topic):
-    log = topic.partition("t", 0)
+    log = engine_of(topic).partition("t", 0)
     log.append_columns(
         [b"x"] * 3, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True
     )

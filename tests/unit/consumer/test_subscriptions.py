@@ -8,12 +8,14 @@ import threading
 import time
 
 import pytest
-from forked import in_a_child
+from harness.crew import Member
+from harness.fork import in_child
 
 import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.errors import (
     CommitFailedError,
+    ConcurrentAccessError,
     ForkedProcessError,
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -26,7 +28,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.groups.group_membership import GroupMembership
+from eoslog.groups.membership import GroupMembership
 from eoslog.store.store import abandon, parts_of
 
 T = [TopicPartition("t", number) for number in range(4)]
@@ -369,6 +371,36 @@ def test_a_poll_whose_function_unsubscribes_ends(topic, name):
         consumer.subscribe(["another"], **functions)
     with pytest.raises(IllegalStateError, match="call assign"):
         consumer.poll(timeout=1e9)
+
+
+@pytest.mark.parametrize("read", ["poll", "poll_arrow", "iteration"])
+@pytest.mark.parametrize("change", ["join", "rebalance", "unsubscribe", "close"])
+def test_a_function_that_is_told_of_a_change_cannot_read(topic, read, change):
+    calls = []
+
+    def reads(consumer, partitions):
+        calls.append(len(partitions))
+        with pytest.raises(ConcurrentAccessError, match="on_assigned, on_revoked"):
+            next(iter(consumer)) if read == "iteration" else getattr(consumer, read)(timeout=0)
+
+    name = "on_assigned" if change == "join" else "on_revoked"
+    consumer = member(topic, polled=False, **{name: reads})
+    assert len(consumer.poll(timeout=0)) == 40
+    if change == "rebalance":
+        other = member(topic)
+        settle(consumer, other)
+    elif change != "join":
+        getattr(consumer, change)()
+    assert calls == [2 if change == "rebalance" else 4]
+    if change in ("join", "rebalance"):
+        assert consumer.poll(timeout=0) == []
+
+
+def test_a_topic_that_was_given_as_the_group_is_named(topic):
+    with pytest.raises(IllegalStateError, match=r"'t' is its group: did you mean subscribe"):
+        topic.consumer("t").poll(timeout=0)
+    with pytest.raises(IllegalStateError, match=r"subscribe\(\) first$"):
+        topic.consumer("g").poll(timeout=0)
 
 
 def test_a_topic_that_does_not_exist_is_warned_of_once(topic, caplog):
@@ -812,7 +844,7 @@ def test_a_forked_child_takes_nothing_of_its_parents_membership(topic):
         consumer._subscription.member.__del__()
         consumer._subscription = None
 
-    in_a_child(use)
+    in_child(use)
     parts_of(topic).files.group_members.look_after_members()
     assert consumer.poll(timeout=0) == []
     assert numbers(consumer) == [0, 1, 2, 3]
@@ -835,6 +867,20 @@ def test_a_group_with_members_is_not_deleted(topic):
         topic.describe_group("g")
     with pytest.raises(GroupIdNotFoundError):
         topic.delete_group("g")
+
+
+def test_what_dead_members_read_expires(tmp_path):
+    """Nobody was there to see their only process die."""
+    path = str(tmp_path / "store")
+    with Member() as other:
+        other.run("store = eoslog.open(path, create=True); store.create_topic('t')", path=path)
+        other.run("consumer = store.consumer(group='g'); consumer.subscribe(['t'])")
+        other.run("consumer.poll(timeout=0); consumer.commit({eoslog.TopicPartition('t', 0): 0})")
+        other.kill()
+    with eoslog.open(path, config={"offsets.retention.minutes": 7 * 24 * 60}) as store:
+        later_ms = time.time_ns() // 1_000_000 + 8 * 86_400_000
+        assert parts_of(store).files.group_offsets.expire(later_ms) == 1
+        assert store.groups() == {}
 
 
 def test_what_members_read_does_not_expire(topic, monkeypatch):
@@ -860,8 +906,8 @@ def test_members_survive_the_compaction_of_their_log(topic):
     log.delete_segments(log.log_end_offset - 2)
     before = now(topic)
     assert len(before.members) == 1
-    from eoslog.groups.group_log import GroupLog
-    from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+    from eoslog.groups.log import GroupLog
+    from eoslog.groups.offsets_index import GroupOffsetsIndex
     from eoslog.storage.producer_state_store import ProducerStateStore
 
     rows = ProducerStateStore(topic.path / "other")
@@ -1017,7 +1063,7 @@ def test_a_member_that_was_taken_out_is_told_of_its_loss_when_it_goes(topic, way
 # Topics that are deleted and made again under their readers.
 
 
-@pytest.mark.parametrize("way", ["plain", "staged", "job", "commit"])
+@pytest.mark.parametrize("way", ["transaction", "job", "commit"])
 @pytest.mark.parametrize("subscribed", [True, False])
 def test_what_was_read_of_a_topic_is_not_committed_for_a_new_one_of_its_name(
     topic, way, subscribed
@@ -1039,7 +1085,7 @@ def test_what_was_read_of_a_topic_is_not_committed_for_a_new_one_of_its_name(
         elif way == "job":
             topic.commit_staged("app", 0, [], offsets={metadata: {T[0]: 5}})
         else:
-            producer = topic.producer(transactional_id="tx", staged=way == "staged")
+            producer = topic.producer(transactional_id="tx")
             producer.init_transactions()
             with producer.transaction():
                 producer.append("out", 0, values=[b"made of the old one"])

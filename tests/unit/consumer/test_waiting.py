@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from harness.waiting import eventually
 
 import eoslog
 from eoslog import TopicPartition
@@ -168,7 +169,7 @@ class Lingerer:
     def __init__(self, *agains):
         self.agains, self.calls_s = list(agains), []
 
-    def append_lingering(self):
+    def __call__(self):
         self.calls_s.append(time.monotonic())
         return self.agains.pop(0) if self.agains else None
 
@@ -178,13 +179,6 @@ def timer():
     made = LingerTimer()
     yield made
     made.stop()
-
-
-def eventually(condition):
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def test_a_producer_is_called_once_when_its_time_has_come(timer):

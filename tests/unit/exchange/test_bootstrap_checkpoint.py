@@ -59,7 +59,7 @@ def test_each_record_is_a_frame_and_its_message():
         + node
         + "01"
         + "01"
-        + "00000001"
+        + "ffffffff"
         + "00000007"
         + "00000000"
         + "02"

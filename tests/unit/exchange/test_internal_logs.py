@@ -6,6 +6,7 @@ import pytest
 from broker_directory import BrokerDirectory, batch, control_batch
 from reference_model import batch_codec
 
+from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import CorruptRecordError, StoreError, UnsupportedCompressionTypeError
 from eoslog.exchange.internal_logs import (
@@ -103,6 +104,13 @@ def test_records_that_cannot_be_read_are_named(tmp_path):
     directory = partition(tmp_path, batch([(struct.pack(">hh", 3, 50), b"x")]))
     with pytest.raises(CorruptRecordError, match=r"record at offset 0: .*ends within its group"):
         other_groups([directory])
+    wrong = bytearray(batch([(key(3, "g"), b"x")], 7))
+    wrong[61] = 0x7E  # The record's length; the checksum is right.
+    struct.pack_into(">I", wrong, 17, crc32c(bytes(wrong[21:])))
+    directory = partition(tmp_path, bytes(wrong), name="__consumer_offsets-1")
+    with pytest.raises(CorruptRecordError, match="the batch at offset 7: ") as failed:
+        other_groups([directory])
+    assert failed.value.path == str(directory)
     state_directory = partition(
         tmp_path, batch([(transaction_key("a"), b"\0\7")]), name="__transaction_state-0"
     )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eoslog import TopicPartition
 from eoslog.errors import InvalidConfigError
-from eoslog.groups.group_assignors import (
+from eoslog.groups.assignors import (
     RANGE,
     STICKY,
     assign_ranges,

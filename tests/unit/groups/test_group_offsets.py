@@ -8,8 +8,11 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
+from background_work import do_background_work
+from store_copies import copy_store
 
 import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -24,20 +27,20 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.groups.group_log import GroupLog
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.group_offsets_state import RowKey, WrittenOffset
-from eoslog.groups.group_records import (
+from eoslog.groups.log import GroupLog
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.offsets_index import GroupOffsetsIndex
+from eoslog.groups.offsets_state import GroupOffsetsState, RowKey, WrittenOffset
+from eoslog.groups.records import (
     OffsetKey,
     OffsetValue,
     decode_members_key,
     decode_offset_key,
     encode_offset_key,
 )
-from eoslog.groups.group_records import encode_offset_value as encoded
+from eoslog.groups.records import encode_offset_value as encoded
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
 DAY_MS = 86_400_000
@@ -64,7 +67,7 @@ class World:
     def pending(self, producer_id, offsets, group="g"):
         number, keys, values, _ = self.offsets.prepare_commit(group, offsets)
         assert self.log(group).partition == number
-        with self.offsets.committing(number, group):
+        with self.offsets.writing(number):
             self.log(group).append_columns(
                 values,
                 keys,
@@ -426,7 +429,7 @@ def test_nothing_expires_while_a_transaction_appends(world):
     log = parts_of(world.store).files.partitions.offsets_partition(number)
     expired = []
     expiry = threading.Thread(target=lambda: expired.append(world.offsets.expire(later_ms)))
-    with world.offsets.committing(number, "g"):
+    with world.offsets.writing(number):
         expiry.start()
         expiry.join(0.1)
         assert expiry.is_alive()
@@ -469,8 +472,7 @@ def test_the_background_thread_expires(open_store, tmp_path):
     world.log().append_columns([value], [encode_offset_key("g", FOO_0)])
     world.expect(FOO_0, 5)
     parts_of(store).checkpointer.stop()  # Its thread could come first.
-    parts_of(store).checkpointer._offsets_due_s = 0.0
-    parts_of(store).checkpointer._round(1.0)
+    do_background_work(store)
     assert store.metrics()["checkpointer"]["group_offsets_expired"] == 1
     world.expect(FOO_0, None)
 
@@ -503,7 +505,7 @@ def test_no_offset_gets_into_a_topic_that_was_made_since_it_was_checked(world, m
     number, _, _, topic_ids = world.offsets.prepare_commit("g", {FOO_0: 1})
     make_again()
     with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
-        world.offsets.committing(number, "g", topic_ids).__enter__()
+        world.offsets.check_prepared(number, "g", topic_ids)
     checked = world.offsets._check_may_commit
 
     def made_again_after(*args, **kwargs):
@@ -702,11 +704,47 @@ def test_damaged_records_are_named(open_store, tmp_path, key, value):
         assert caught.value.path.endswith(str(world.log().topic_partition))
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CorruptRecordError])
+@pytest.mark.parametrize("persists", [True, False])
+@pytest.mark.parametrize("batches", range(6))
+def test_a_replay_that_was_cut_short_goes_on(world, monkeypatch, error, persists, batches):
+    """The pending offset of an open transaction comes after a marker of the same producer."""
+    world.pending(5, {FOO_0: 1})
+    world.expect(FOO_0, None, stable=False)
+    world.end(5, commit=True)
+    world.pending(5, {FOO_1: 2})
+    world.end(5, commit=True)
+    world.pending(5, {FOO_1: 3})
+    world.end(5, commit=True)
+    world.pending(5, {FOO_0: 4, FOO_1: 4})
+    world.log().append_columns([encoded(OffsetValue(1))], [encode_offset_key("g", BAR_0)])
+    replay, replayed = GroupOffsetsState.replay, []
+
+    def cut_short(state, header, records):
+        if len(replayed) == batches:
+            raise error("foo", 0, "bar") if error is CorruptRecordError else error
+        replay(state, header, records)
+        replayed.append(header)
+
+    with monkeypatch.context() as patch, suppress(error):
+        patch.setattr(GroupOffsetsState, "replay", cut_short)
+        world.offsets.fetch("g", FOO_0)
+    with monkeypatch.context() as patch, suppress(error):
+        patch.setattr(GroupOffsetsState, "replay", cut_short)
+        if persists:
+            world.offsets.log.persist_all()
+    world.expect(FOO_0, 1, stable=False)
+    world.expect(FOO_1, 3, stable=False)
+    world.end(5, commit=False)
+    world.expect(FOO_0, 1)
+    world.expect(FOO_1, 3)
+
+
 def test_commits_are_synced_with_what_they_say_was_read(open_store, tmp_path):
     world = World(open_store("commit"), tmp_path)
     world.store.create_topic("foo", partitions=2)
     world.store.producer().append("foo", 0, [b"x"] * 10)
-    source = world.store.partition("foo", 0)
+    source = engine_of(world.store).partition("foo", 0)
     assert source.recovery_point == 0
     world.commit({FOO_0: 4})
     assert source.recovery_point >= 4
@@ -801,7 +839,7 @@ def test_each_batch_of_a_transactions_offsets_begins_with_sequence_0(tmp_path, c
             else:
                 producer.commit_transaction()
         copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
+        copy_store(path, copy)
     with eoslog.open(copy if cut_short else path) as store:
         assert store.groups()["g"] == {
             FOO_0: OffsetAndMetadata(22),

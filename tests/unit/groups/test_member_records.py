@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.groups.group_members import GroupMembers, Member
-from eoslog.groups.group_records import (
+from eoslog.groups.members import GroupMembers, Member
+from eoslog.groups.records import (
     decode_members_key,
     decode_members_value,
     encode_members_key,

@@ -5,9 +5,9 @@ import os
 import struct
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 
-from eoslog.bindings.record_batch import BatchEncoder
+from eoslog.bindings.record_batch import BatchEncoder, crc32c
 from eoslog.errors import CorruptRecordError
 from eoslog.inspect.file_dump import dump_file
 from eoslog.storage.partition_directory import base_offset_of
@@ -26,6 +26,7 @@ BATCH_FIELDS = (
         "isvalid",
     ),
 )
+HEADER_BYTES, CRC_AT = 61, 17
 LOG_NAME = "00000000000000000000.log"
 
 
@@ -94,6 +95,17 @@ def test_deep_shows_each_record_with_its_own_sequence(tmp_path):
         "payload": b"one",
     }
     assert (second["offset"], second["sequence"], second["valueSize"]) == (11, 4, -1)
+
+
+def test_times_of_an_append_have_their_own_name(tmp_path):
+    """Records too; each has the time of its batch."""
+    batch = bytearray(encoded([b"a", b"b"]))
+    batch[22] |= 0x08
+    batch[35:43] = (5_000).to_bytes(8, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    header, *records = dumped(written(tmp_path, bytes(batch)), deep=True)
+    assert [one["LogAppendTime"] for one in (header, *records)] == [5_000] * 3
+    assert [list(one)[1] for one in records] == ["LogAppendTime"] * 2
 
 
 def test_positions_follow_one_another(tmp_path):
@@ -241,7 +253,7 @@ def test_a_short_or_foreign_snapshot_is_named(tmp_path, size_bytes):
 
 
 def test_a_dump_can_be_written_as_json(tmp_path):
-    from eoslog.cli.cli_options import json_value
+    from eoslog.cli.options import json_value
 
     batch = encoded([b"\xff\x00", "é".encode()])
     text = json.dumps(dumped(written(tmp_path, batch), deep=True), default=json_value)
@@ -249,8 +261,25 @@ def test_a_dump_can_be_written_as_json(tmp_path):
     assert payloads == [{"base64": "/wA="}, "é"]
 
 
+def test_records_that_cannot_be_read_are_named_and_the_others_shown(tmp_path):
+    """The checksum is right: whoever wrote the batch wrote it so."""
+    wrong = bytearray(encoded([b"wrong"]))
+    wrong[HEADER_BYTES] = 0x7E  # The record's length.
+    struct.pack_into(">I", wrong, CRC_AT, crc32c(bytes(wrong[CRC_AT + 4 :])))
+    sound = encoded([b"sound"])
+    path = written(tmp_path, sound + bytes(wrong) + sound)
+    assert [one["isvalid"] for one in dumped(path)] == [True] * 3
+    found = []
+    with pytest.raises(CorruptRecordError) as failed:
+        for one in dump_file(path, deep=True):
+            found.append(one)
+    assert [one["payload"] for one in found if "payload" in one] == [b"sound"] * 2
+    assert failed.value.path == str(path)
+    assert len(sound) <= failed.value.position_bytes < len(sound) + len(wrong)
+
+
 def test_a_segment_that_ends_while_it_is_dumped_ends_the_dump(make_partition):
-    in_a_child(lambda: ends_while_it_is_dumped(make_partition))
+    in_child(lambda: ends_while_it_is_dumped(make_partition))
 
 
 def ends_while_it_is_dumped(make_partition):

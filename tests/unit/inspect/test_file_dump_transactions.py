@@ -12,8 +12,8 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.transaction_record import encode_transaction_value, transaction_key
 from eoslog.errors import CorruptRecordError
-from eoslog.groups.group_members import GroupMembers, Member
-from eoslog.groups.group_records import (
+from eoslog.groups.members import GroupMembers, Member
+from eoslog.groups.records import (
     OffsetValue,
     encode_members_key,
     encode_members_value,
@@ -293,6 +293,36 @@ def test_the_offsets_log_is_known_by_its_directory(store_path):
         "endTxnMarker: COMMIT coordinatorEpoch: 0",
         "endTxnMarker: ABORT coordinatorEpoch: 0",
     ]
+
+
+# A member of a `consumer` group, up to what it has only if it once was one of a classic group.
+MEMBER_KEY = struct.pack(">h", 5) + b"\0\1g\0\1m"
+MEMBER = bytes.fromhex("0000 00 00 0263 0268 02 0274 00 00000bb8 00")
+MEMBER_TEXT = (
+    '{"version":"0","data":{"instanceId":null,"rackId":null,"clientId":"c","clientHost":"h",'
+    '"subscribedTopicNames":["t"],"subscribedTopicRegex":null,"rebalanceTimeoutMs":3000,'
+    '"serverAssignor":null%s}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("tagged", "shown"),
+    [
+        ("00", ""),
+        # Kafka writes this one for each member that never was one of a classic group.
+        ("01 00 01 00", ',"classicMemberMetadata":null'),
+        (
+            "01 00 0c 01 00000bb8 02 0270 027800 00",
+            ',"classicMemberMetadata":{"sessionTimeoutMs":3000,"supportedProtocols":'
+            '[{"name":"p","metadata":"eA=="}]}',
+        ),
+        ("01 00 07 01 00000000 01 00", ""),
+    ],
+)
+def test_a_member_of_a_consumer_group(tagged, shown):
+    """Beside Kafka's own tool in tests/broker/test_dump.py."""
+    _, payload = decode_offset_record(MEMBER_KEY, MEMBER + bytes.fromhex(tagged))
+    assert payload.text == MEMBER_TEXT % shown
 
 
 def test_the_text_of_an_offset():

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 from cli_calls import FAILED, call
-from staged_jobs import key_of, value_of
+from staged_jobs import load, value_of
+from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.inspect.store_repair import TORN_ADVICE
-from eoslog.inspect.transaction_verification import AHEAD, BEHIND, DecidedTransactions, Marker
+from eoslog.inspect.transaction_verification import AHEAD, OLDER, DecidedTransactions, Marker
 from eoslog.storage import topic_registry
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 from eoslog.transactions.state_key import state_partition_of, transaction_key
-from eoslog.transactions.transaction_timeouts import expire_ids
+from eoslog.transactions.timeouts import expire_ids
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = (T0, T1)
@@ -117,14 +118,14 @@ def torn_copy(
         before(store, 1)
     if closed:
         store.close()
-    shutil.copytree(source, copy, ignore=only(source, names, without=True))
+    copy_store(source, copy, ignore=only(source, names, without=True))
     if closed:
         store = eoslog.open(source)
     for number in range(2, 2 + count):
         work(store, number)
     if closed:
         store.close()
-    shutil.copytree(source, copy, ignore=only(source, names), dirs_exist_ok=True)
+    copy_store(source, copy, ignore=only(source, names), dirs_exist_ok=True)
     store.close()
     return copy
 
@@ -183,10 +184,10 @@ def test_a_partition_is_ahead_with_ids_of_a_later_block(tmp_path, small_segments
     with open_store(source) as store:
         commit(store, 1)
         compact_state(store, ID)
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    copy_store(source, copy, ignore=only(source, ["t-1"], without=True))
     with eoslog.open(source) as store:  # Another opening takes another block of ids.
         commit(store, 2, transactional_id="later")
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    copy_store(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
     assert len(reasons_of(copy, T1, AHEAD)) == 1
 
 
@@ -194,21 +195,21 @@ def test_a_partition_is_ahead_with_ids_of_a_later_block(tmp_path, small_segments
 @pytest.mark.parametrize("work", [by_one_id, by_an_id_each, to_the_last_only])
 def test_a_partition_that_was_copied_first_is_behind(tmp_path, work, closed):
     copy = torn_copy(tmp_path, all_but("t-1"), work, closed=closed)
-    (reason,) = reasons_of(copy, T1, BEHIND)
+    (reason,) = reasons_of(copy, T1, OLDER)
     assert repr(ID)[:-1] in reason
-    assert reasons_of(copy, T1, BEHIND) == [reason]
+    assert reasons_of(copy, T1, OLDER) == [reason]
 
 
 def test_a_partition_is_behind_although_nothing_else_knows_how_far_it_went(tmp_path):
     copy = torn_copy(tmp_path, all_but("t-1", "state"), by_one_id, closed=False)
     for checkpoint in copy.glob("*-checkpoint"):
         checkpoint.unlink()
-    assert len(reasons_of(copy, T1, BEHIND)) == 1
+    assert len(reasons_of(copy, T1, OLDER)) == 1
 
 
 def test_a_partition_without_a_record_is_behind_where_its_topic_has_the_transaction(tmp_path):
     copy = torn_copy(tmp_path, all_but("t-1"), by_one_id, closed=True, before=None, count=1)
-    assert len(reasons_of(copy, T1, BEHIND)) == 1
+    assert len(reasons_of(copy, T1, OLDER)) == 1
 
 
 @pytest.mark.parametrize("late", [["t-1"], all_but("t-1")])
@@ -237,7 +238,7 @@ def test_offsets_of_another_moment_than_their_transactions(tmp_path, closed, las
     late = [name] if last else all_but(name)
     copy = torn_copy(tmp_path, late, with_offsets, closed=closed, before=with_offsets)
     where = TopicPartition.parse(name)
-    assert len(reasons_of(copy, where, AHEAD if last else BEHIND)) == 1
+    assert len(reasons_of(copy, where, AHEAD if last else OLDER)) == 1
 
 
 def test_it_is_ahead_still_once_the_id_has_had_the_same_epochs(tmp_path):
@@ -254,7 +255,7 @@ def test_a_transaction_that_its_coordinator_does_not_know_is_open(tmp_path):
     store = open_store(source)
     commit(store, 1)
     store.close()
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    copy_store(source, copy, ignore=only(source, ["t-1"], without=True))
     store = eoslog.open(source)
     producer = store.producer(transactional_id=ID)
     producer.init_transactions()
@@ -265,7 +266,7 @@ def test_a_transaction_that_its_coordinator_does_not_know_is_open(tmp_path):
     producer.prepare_transaction()
     store.close()
     shutil.rmtree(copy / "t-1", ignore_errors=True)
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    copy_store(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
     (reason,) = reasons_of(copy, T1, AHEAD)
     assert "its coordinator has none" in reason
 
@@ -282,13 +283,8 @@ def test_a_named_producer_has_written_under_an_epoch_that_it_was_not_given(tmp_p
 
 def staged(store: eoslog.Store, number: int = 0) -> None:
     """A job with files for both partitions, and the offsets of a group."""
-    with store.producer(transactional_id=f"bulk-{number}", staged=True) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        for row in range(20):
-            producer.send("t", value_of(row), key=key_of(row))
-        producer.send_offsets_to_transaction({T0: 1 + number}, GROUP)
-        producer.commit_transaction()
+    values = [value_of(row) for row in range(20)]
+    load(store, f"bulk-{number}", dict.fromkeys(BOTH, values), {GROUP: {T0: 1 + number}})
 
 
 def staged_by_one(store: eoslog.Store, number: int) -> None:
@@ -337,14 +333,14 @@ def test_a_topic_without_any_marker_is_behind(tmp_path, before, closed):
     copy = torn_copy(
         tmp_path, all_but(*early), to_another_topic, closed=closed, before=first, count=1
     )
-    assert len(reasons_of(copy, TopicPartition("u", 0), BEHIND)) == 1
+    assert len(reasons_of(copy, TopicPartition("u", 0), OLDER)) == 1
 
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_group_with_plain_commits_alone_is_behind(tmp_path, closed):
     name = offsets_directory()
     copy = torn_copy(tmp_path, all_but(name), with_offsets, closed=closed, before=plain, count=1)
-    assert len(reasons_of(copy, TopicPartition.parse(name), BEHIND)) == 1
+    assert len(reasons_of(copy, TopicPartition.parse(name), OLDER)) == 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -357,9 +353,9 @@ def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path
     for where in BOTH:
         producer.send(where.topic, b"open", partition=where.partition)
     token = producer.prepare_transaction()
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    copy_store(source, copy, ignore=only(source, ["t-1"], without=True))
     (store.commit_prepared if commit else store.abort_prepared)([token])
-    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    copy_store(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
     store.close()
     (reason,) = reasons_of(copy, T1, AHEAD)
     assert "that was never decided" in reason
@@ -377,13 +373,11 @@ def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path
 def test_a_partition_without_a_staged_job_that_is_complete_is_behind(tmp_path):
     source, copy = tmp_path / "store", tmp_path / "copy"
     open_store(source).close()
-    shutil.copytree(source, copy, ignore=only(source, ["t-0", "t-1"]))
+    copy_store(source, copy, ignore=only(source, ["t-0", "t-1"]))
     with eoslog.open(source) as store:
         staged(store)
-    shutil.copytree(
-        source, copy, ignore=only(source, ["t-0", "t-1"], without=True), dirs_exist_ok=True
-    )
-    assert any(reasons_of(copy, where, BEHIND) for where in BOTH)
+    copy_store(source, copy, ignore=only(source, ["t-0", "t-1"], without=True), dirs_exist_ok=True)
+    assert any(reasons_of(copy, where, OLDER) for where in BOTH)
 
 
 # What only looks like it.
@@ -431,10 +425,10 @@ def test_retention_takes_markers_away(tmp_path):
     with open_store(tmp_path / "store") as store:
         for number in range(4):
             commit(store, number)
-            store.partition("t", 1).roll()
+            engine_of(store).partition("t", 1).roll()
         commit(store, 5, transactional_id="other")
-        store.partition("t", 1).roll()
-        partition = store.partition("t", 1)
+        engine_of(store).partition("t", 1).roll()
+        partition = engine_of(store).partition("t", 1)
         for end in (3, 6, partition.log_end_offset):
             partition.delete_segments(end)
             assert sound(store)
@@ -498,7 +492,7 @@ def test_a_list_of_topics_that_was_lost(tmp_path):
 
 
 def test_jobs_whose_lists_of_files_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staging.staged_job.INLINE_MANIFEST_BYTES_MAX", 0)
+    monkeypatch.setattr("eoslog.staging.job.INLINE_MANIFEST_BYTES_MAX", 0)
     with open_store(tmp_path / "store") as store:
         staged(store)
         staged(store, 1)
@@ -546,7 +540,7 @@ def test_an_operator_ends_a_hanging_transaction(tmp_path):
     with open_store(tmp_path / "store") as store:
         commit(store, 1)
         known = store.describe_transaction(ID)
-        partition = store.partition("t", 1)
+        partition = engine_of(store).partition("t", 1)
         partition.append_columns(
             [b"hangs"],
             producer_id=known.producer_id,
@@ -570,7 +564,7 @@ def test_an_abort_of_an_open_transaction_that_is_not_decided(tmp_path, by_operat
             producer.send(where.topic, b"open", partition=where.partition)
         producer.flush()
         epoch = producer.producer_epoch + (not by_operator)
-        store.partition("t", 1).append_marker(producer.producer_id, epoch, 0, False,
+        engine_of(store).partition("t", 1).append_marker(producer.producer_id, epoch, 0, False,
                                               newer_epoch=not by_operator)  # fmt: skip
         found = [str(one["reason"]) for one in store.verify()]
         assert [AHEAD in one for one in found] == ([] if by_operator else [True])
@@ -590,7 +584,7 @@ def test_a_store_in_which_transactions_go_on(tmp_path):
         for thread in threads:
             thread.start()
         try:
-            for _ in range(8):
+            for _ in range(3):
                 assert store.verify() == []
         finally:
             stop.set()

@@ -10,15 +10,15 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
 from short_form import short_form
 
 import eoslog
-from eoslog.cli import cli_verify
+from eoslog.cli import verify as cli_verify
 from eoslog.inspect import store_verification, transaction_log_verification
 from eoslog.staging import pending_jobs
-from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.store.store import parts_of
+from eoslog.staging.application import ApplicationRecord
+from eoslog.store.store import engine_of, parts_of
 
 RECORDS = 50
 # No lock is held at any of their lines that keeps others from changing topics.
@@ -35,6 +35,30 @@ CHANGES = {
 }
 
 Place = tuple[str, int]
+
+
+def test_a_partition_whose_segments_are_all_deleted_meanwhile_is_no_torn_copy(
+    tmp_path, monkeypatch
+):
+    class Deleting(store_verification.FollowedTransactions):
+        def wrote(self, *batch: Any) -> None:
+            super().wrote(*batch)
+            if self.where.topic == "t" and not deleted:
+                log = engine_of(store).partition("t", 0)
+                log.roll()
+                deleted.append(log.delete_segments(log.active_base_offset))
+
+    deleted: list[int] = []
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as store:
+        store.create_topic("t", config={"segment.bytes": 2048})
+        producer = store.producer(transactional_id="x")
+        producer.init_transactions()
+        for _ in range(20):
+            with producer.transaction():
+                producer.send("t", b"x" * 300, partition=0)
+        monkeypatch.setattr(store_verification, "FollowedTransactions", Deleting)
+        assert store.verify() == []
+    assert deleted > [1]
 
 
 @contextmanager
@@ -72,8 +96,8 @@ def store(tmp_path) -> Iterator[eoslog.Store]:
 
 
 @pytest.fixture
-def other(store) -> Iterator[PromptedProcess]:
-    with PromptedProcess() as process:
+def other(store) -> Iterator[Member]:
+    with Member() as process:
         process.run("store = eoslog.open(path, durability=None)", path=str(store.path))
         yield process
 
@@ -157,14 +181,16 @@ def test_a_named_topic_that_is_deleted_meanwhile_is_an_error_and_no_problem(
     store, other, change, monkeypatch
 ):
     fill(store)
-    verify = eoslog.storage.partition.Partition.verify
+    verify = eoslog.storage.unified_log.UnifiedLog.verify
 
     def interfere(partition: Any, *arguments: Any, **named: Any) -> list[dict[str, object]]:
         other.run(CHANGES[change])
         return verify(partition, *arguments, **named)
 
-    monkeypatch.setattr(eoslog.storage.partition.Partition, "verify", interfere)
+    monkeypatch.setattr(eoslog.storage.unified_log.UnifiedLog, "verify", interfere)
     description = store.topics()["t"]
     target = eoslog.TopicPartition("t", 0)
-    with pytest.raises(eoslog.errors.UnknownTopicOrPartitionError, match="deleted meanwhile"):
+    with pytest.raises(
+        eoslog.errors.UnknownTopicOrPartitionError, match="deleted during the check"
+    ):
         cli_verify.problems_of(store, description, target)

@@ -201,5 +201,5 @@ def test_any_other_text_is_refused(text):
 
 
 def test_a_token_is_text():
-    with pytest.raises(TypeError, match="a token is a str"):
+    with pytest.raises(TypeError, match="token must be a str"):
         parse_token(7)  # type: ignore[arg-type]

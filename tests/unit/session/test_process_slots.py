@@ -4,8 +4,11 @@ import os
 import time
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
+from harness.fork import Fork, in_child
+from transaction_files import full_disk
 
+from eoslog.errors import CorruptRecordError
 from eoslog.session.process_slots import ProcessSlots
 
 SESSION = b"0123456789abcdef"
@@ -18,7 +21,7 @@ slots = ProcessSlots(Path(path), b"0123456789abcdef")
 
 @pytest.fixture
 def other(tmp_path):
-    with PromptedProcess() as process:
+    with Member() as process:
         process.run(SLOTS, path=str(tmp_path))
         yield process
 
@@ -60,6 +63,44 @@ def test_the_others_are_seen_while_they_live(tmp_path, other):
     assert slots.dead() == []
     # Whoever knew it can still say who it was.
     assert slots.describe(theirs).startswith(f"process {other.pid} on ")
+    slots.release()
+
+
+def test_the_producer_ids_of_the_others_that_live(tmp_path, other):
+    slots = ProcessSlots(tmp_path, SESSION)
+    other.run("slots.note_producer_ids(range(5000, 6000)); slots.note_producer_ids(range(10, 20))")
+    slots.note_producer_ids(range(100, 200))
+    assert slots.producer_ids_of_others() == [range(10, 20), range(5000, 6000)]
+    assert slots.describe(own_of(other)).startswith(f"process {other.pid} on ")
+    theirs = tmp_path / "processes" / own_of(other).hex()
+    theirs.write_bytes(theirs.read_bytes()[:-1])  # The last line is not whole yet.
+    assert slots.producer_ids_of_others() == [range(5000, 6000)]
+    other.kill()
+    assert slots.producer_ids_of_others() == []
+    slots.release()
+
+
+@pytest.mark.parametrize("line", [b"10 2\xff", b"10", b"10 20 30", b""])
+def test_a_damaged_block_of_producer_ids_is_named(tmp_path, other, line):
+    """As an error for which the producers are kept, and the partition is opened."""
+    slots = ProcessSlots(tmp_path, SESSION)
+    other.run("slots.note_producer_ids(range(10, 20))")
+    theirs = tmp_path / "processes" / own_of(other).hex()
+    theirs.write_bytes(theirs.read_bytes() + line + b"\n")
+    with pytest.raises(CorruptRecordError, match="no block of producer ids") as caught:
+        slots.producer_ids_of_others()
+    assert caught.value.path == str(theirs)
+    slots.release()
+
+
+def test_producer_ids_that_found_no_room_are_noted_with_the_next(tmp_path, other):
+    slots = ProcessSlots(tmp_path, SESSION)
+    noted = "[[one.start, one.stop] for one in slots.producer_ids_of_others()]"
+    with full_disk():
+        slots.note_producer_ids(range(10, 20))
+    assert other.value(noted) == []
+    slots.note_producer_ids(range(20, 30))
+    assert other.value(noted) == [[10, 20], [20, 30]]
     slots.release()
 
 
@@ -107,7 +148,7 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_owner(tmp_path, ot
     )
     for _ in range(2000):
         assert not slots.alive(gone.own)
-    other.end()
+    other.answer()
     slots.release()
 
 
@@ -116,40 +157,26 @@ def test_a_slot_is_never_seen_unlocked_while_its_process_lives(tmp_path, other):
     other.begin("kept = [ProcessSlots(Path(path), bytes(16)) for _ in range(300)]")
     while len(slots.others()) < 301:
         assert slots.dead() == []
-    other.end()
+    other.answer()
     slots.release()
 
 
 def test_a_fork_does_not_keep_the_parents_slot_alive(tmp_path, other):
     slots = ProcessSlots(tmp_path, SESSION)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0)
-    os.close(reader)
-    assert other.value("slots.alive(bytes.fromhex(mine))", mine=slots.own.hex())
-    slots.release()
-    assert not other.value("slots.alive(bytes.fromhex(mine))")
-    os.close(writer)
-    os.waitpid(pid, 0)
+    with Fork(Fork.wait):
+        assert other.value("slots.alive(bytes.fromhex(mine))", mine=slots.own.hex())
+        slots.release()
+        assert not other.value("slots.alive(bytes.fromhex(mine))")
 
 
 def test_a_child_is_another_process(tmp_path):
     slots = ProcessSlots(tmp_path, SESSION)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def look():
         own = ProcessSlots(tmp_path, SESSION)
-        os.write(
-            writer, b"%d%d%d" % (own.alive(slots.own), slots.alive(slots.own), own.alive(own.own))
-        )
-        os._exit(0)
-    os.waitpid(pid, 0)
+        return own.alive(slots.own), slots.alive(slots.own), own.alive(own.own)
+
     # The parent's own object is none of the child's.
-    assert os.read(reader, 3) == b"101"
-    os.close(reader)
-    os.close(writer)
+    assert in_child(look) == (True, False, True)
     assert len(slots.dead()) == 1
     slots.release()

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from forked import as_nobody, in_a_child
+from harness.fork import as_nobody, in_child
 
 import eoslog
 import eoslog.aio
@@ -179,4 +179,4 @@ def work_as_nobody(path):
 
 
 def test_the_limit_of_the_system_itself(own_path):
-    in_a_child(lambda: work_as_nobody(own_path))
+    in_child(lambda: work_as_nobody(own_path))

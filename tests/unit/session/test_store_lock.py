@@ -8,13 +8,14 @@ import threading
 import time
 
 import pytest
-from prompted_process import PromptedProcess, PromptedProcessError
+from harness.crew import Member, MemberError
+from harness.fork import Fork, in_child
 
 from eoslog.errors import StoreInUseError, StoreReadOnlyError
-from eoslog.session.store_lock import StoreLock, moment_text
+from eoslog.session.lock import StoreLock, moment_text
 
 LOCK = """
-from eoslog.session.store_lock import StoreLock
+from eoslog.session.lock import StoreLock
 from pathlib import Path
 path = Path(path)
 """
@@ -22,7 +23,7 @@ path = Path(path)
 
 @pytest.fixture
 def other(tmp_path):
-    with PromptedProcess() as process:
+    with Member() as process:
         process.run(LOCK, path=str(tmp_path))
         yield process
 
@@ -77,7 +78,7 @@ def test_one_that_is_told_it_is_not_the_last_still_counts(tmp_path, other):
     other.run("lock = StoreLock(path); lock.opened(share=True)")
     assert other.value("lock.begin_closing()") is False
     other.begin("lock.release()")
-    other.end()
+    other.answer()
     other.run("lock = StoreLock(path)")
     assert other.value("lock.alone") is False
     other.run("lock.opened(share=True)")
@@ -90,7 +91,7 @@ def test_who_comes_while_it_is_being_opened_waits(tmp_path, other):
     other.begin("lock = StoreLock(path)")
     time.sleep(0.1)
     lock.opened(share=True)
-    other.end()
+    other.answer()
     assert other.value("lock.alone") is False
     assert lock.alone is False
 
@@ -101,7 +102,7 @@ def test_who_comes_while_it_is_being_closed_is_the_first_again(tmp_path, other):
     other.begin("lock = StoreLock(path)")
     time.sleep(0.1)
     lock.release()
-    other.end()
+    other.answer()
     assert other.value("lock.alone") is True
 
 
@@ -172,44 +173,33 @@ def test_a_lock_that_nobody_holds_any_more_is_free(tmp_path):
 def test_a_fork_leaves_the_locks_to_the_parent(tmp_path, other):
     told = []
     lock = StoreLock(tmp_path, on_fork=lambda: told.append(os.getpid()))
-    reader, writer = os.pipe()
-    leave_reader, leave_writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(leave_writer)
-        os.write(writer, b"%d%d" % (told == [os.getpid()], lock.held))
-        os.read(leave_reader, 1)
-        os._exit(0)
-    os.close(leave_reader)
-    assert os.read(reader, 2) == b"10"
+
+    def live_on(fork):
+        fork.say((told == [os.getpid()], lock.held))
+        fork.wait()
+
+    child = Fork(live_on)
+    assert child.hear() == (True, False)
     assert told == []
-    with pytest.raises(PromptedProcessError, match="being opened or closed"):
+    with pytest.raises(MemberError, match="being opened or closed"):
         other.run("StoreLock(path, timeout_s=0.05)")
     # The child lives on, and holds nothing.
     lock.release()
     other.run("lock = StoreLock(path, timeout_s=1)")
     assert other.value("lock.alone")
-    os.close(leave_writer)
-    os.waitpid(pid, 0)
-    for descriptor in (reader, writer):
-        os.close(descriptor)
+    child.tell()
+    child.end()
 
 
 def test_the_child_of_a_fork_may_join(tmp_path):
     lock = opened(tmp_path)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            own = StoreLock(tmp_path, timeout_s=1)
-            own.opened(share=True)
-            os.write(writer, b"%d%d" % (own.alone, own.begin_closing()))
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(reader, 2) == b"00"
-    os.close(reader)
-    os.close(writer)
+
+    def join():
+        own = StoreLock(tmp_path, timeout_s=1)
+        own.opened(share=True)
+        return own.alone, own.begin_closing()
+
+    assert in_child(join) == (False, False)
     assert lock.begin_closing()
     lock.release()
 
@@ -264,7 +254,7 @@ def test_a_lock_file_that_cannot_be_opened_has_a_named_error(tmp_path, monkeypat
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("eoslog.session.store_lock.UnforkedFile", refuse)
+        patch.setattr("eoslog.session.lock.UnforkedFile", refuse)
         with pytest.raises(StoreReadOnlyError, match="locking"):
             StoreLock(tmp_path)
     StoreLock(tmp_path).release()

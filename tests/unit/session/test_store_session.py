@@ -1,5 +1,6 @@
 """Sessions: the first takes a store up, others join, the last lays it down; who may not join."""
 
+import errno
 import json
 import os
 import shutil
@@ -7,22 +8,24 @@ import time
 from pathlib import Path
 
 import pytest
-from prompted_process import PromptedProcess, PromptedProcessError
+from harness.crew import Member, MemberError
+from store_copies import copy_store
 
 import eoslog
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
 from eoslog.fs.file_system import Mount
-from eoslog.session import store_directory, store_session
-from eoslog.session.store_paths import StorePaths
+from eoslog.session import directory as store_directory
+from eoslog.session import store_session
+from eoslog.session.paths import StorePaths
 from eoslog.session.store_session import SessionFile, StoreSession
 
 NFS = Mount("nfs4", "server:/export", "/mnt")
 ENTER = """
 from pathlib import Path
-from eoslog.session.store_directory import enter_store
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.directory import enter_store
+from eoslog.session.paths import StorePaths
 paths = StorePaths(Path(path))
 def enter(durability="commit", **defaults):
     return enter_store(paths, True, durability, defaults, lambda: None)[0]
@@ -36,7 +39,7 @@ def paths(tmp_path):
 
 @pytest.fixture
 def other(paths):
-    with PromptedProcess() as process:
+    with Member() as process:
         process.run(ENTER, path=str(paths.root))
         yield process
 
@@ -54,6 +57,21 @@ def left(session):
 
 
 # Coming and going.
+
+
+@pytest.mark.parametrize("name", ["store", "meta.properties", "shared", "lock"])
+def test_a_file_that_cannot_be_looked_at_is_named(paths, monkeypatch, name):
+    def refuse(path):
+        if path.name == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return identity(path)
+
+    identity = store_session._identity
+    with monkeypatch.context() as patched:
+        patched.setattr(store_session, "_identity", refuse)
+        with pytest.raises(StoreFailedError, match=rf"Input/output error.*/{name}$|/{name}: Input"):
+            enter(paths)
+    enter(paths).abandon()
 
 
 def test_the_first_begins_a_session_and_the_last_ends_it(paths):
@@ -111,6 +129,24 @@ def test_one_process_alone_was_not_shared(paths):
     session.leave(last=True)
 
 
+@pytest.mark.parametrize("lost", ["gone", "empty", "of another session"])
+def test_the_last_one_closes_nothing_without_the_file_of_the_session(paths, other, lost):
+    """It has what others opened, and left unrecovered: all is recovered by the next opening."""
+    session = enter(paths)
+    session.opened([])
+    other.run("s = enter(); s.opened([]); s.begin_leaving(); s.leave(last=False)")
+    assert session.was_shared
+    if lost == "gone":
+        paths.session.unlink()
+    elif lost == "empty":
+        paths.session.write_bytes(b"")
+    else:
+        paths.session.write_text(paths.session.read_text().replace(session.id.hex(), "0" * 32))
+    with pytest.raises(StoreFailedError, match=r"session\.json is gone, or of another session"):
+        session.begin_leaving()
+    session.abandon()
+
+
 def test_what_one_could_not_put_right_is_told_to_the_last(paths, other):
     session = enter(paths)
     session.opened([])
@@ -124,7 +160,7 @@ def test_what_one_could_not_put_right_is_told_to_the_last(paths, other):
 
 def test_when_all_have_died_the_next_is_a_first(paths, other):
     other.run("s = enter(); s.opened([])")
-    with PromptedProcess() as third:
+    with Member() as third:
         third.run(ENTER, path=str(paths.root))
         third.run("s = enter(); s.opened([])")
         old = third.value("s.id.hex()")
@@ -158,7 +194,7 @@ def test_a_process_that_dies_while_it_opens_leaves_nothing(paths, other):
 def test_another_durability_is_refused_and_explained(paths, other):
     session = enter(paths, "process")
     session.opened([])
-    with pytest.raises(PromptedProcessError) as caught:
+    with pytest.raises(MemberError) as caught:
         other.run("enter('always')")
     assert caught.value.kind == "StoreInUseError"
     for part in ("'process'", "'always'", f"process {os.getpid()} on", "durability='process'"):
@@ -184,9 +220,9 @@ def test_who_asks_first_decides_however_late_he_comes(paths, other):
     # What it appends is as durable as it was; topics are as whoever asked wants them.
     assert guest.durability == "commit"
     assert guest.topic_defaults == {"segment.bytes": 4096}
-    with PromptedProcess() as third:
+    with Member() as third:
         third.run(ENTER, path=str(paths.root))
-        with pytest.raises(PromptedProcessError, match=r"'process', by process \d+ .* 'commit'"):
+        with pytest.raises(MemberError, match=r"'process', by process \d+ .* 'commit'"):
             third.run("enter('commit')")
         third.run("s = enter(None); s.opened([])")
         assert third.value("s.durability") == "process"
@@ -197,9 +233,9 @@ def test_who_asks_first_decides_however_late_he_comes(paths, other):
 def test_other_settings_of_topics_are_refused(paths, other):
     session = enter(paths, segment_bytes=4096)
     session.opened([])
-    with pytest.raises(PromptedProcessError, match=r"segment\.bytes=4096 .* not with 8192"):
+    with pytest.raises(MemberError, match=r"segment\.bytes=4096 .* not with 8192"):
         other.run("enter(**{'segment.bytes': 8192})")
-    with pytest.raises(PromptedProcessError, match=r"retention\.ms=-1 .* not with 5"):
+    with pytest.raises(MemberError, match=r"retention\.ms=-1 .* not with 5"):
         other.run("enter(**{'retention.ms': 5})")
     other.run("s = enter(**{'segment.bytes': 4096, 'retention.ms': -1}); s.opened([])")
     session.abandon()
@@ -209,9 +245,7 @@ def test_a_process_under_another_kernel_is_refused(paths, other):
     session = enter(paths)
     session.opened([])
     other.run("from eoslog.session import store_session\nstore_session.boot_id = lambda: 'another'")
-    with pytest.raises(
-        PromptedProcessError, match=r"open on another host: by process \d+ on"
-    ) as it:
+    with pytest.raises(MemberError, match=r"open on another host: by process \d+ on") as it:
         other.run("enter()")
     assert it.value.kind == "StoreInUseError"
     assert left(session)
@@ -222,7 +256,7 @@ def test_a_process_whose_number_is_of_another_row_is_refused(paths, other):
     session.opened([])
     other.run("from eoslog.session import store_session")
     other.run("store_session.process_namespace = lambda: 'other'")
-    with pytest.raises(PromptedProcessError, match=r"in another container: by process") as it:
+    with pytest.raises(MemberError, match=r"in another container: by process") as it:
         other.run("enter()")
     assert it.value.kind == "StoreInUseError"
     assert left(session)
@@ -232,7 +266,7 @@ def test_without_the_gate_one_process_has_it(paths, other, monkeypatch):
     monkeypatch.setattr(store_session, "JOINING", False)
     session = enter(paths)
     session.opened([])
-    with pytest.raises(PromptedProcessError, match=f"open already.*process {os.getpid()} on"):
+    with pytest.raises(MemberError, match=f"open already.*process {os.getpid()} on"):
         other.run("enter()")
     assert left(session)
 
@@ -248,7 +282,7 @@ def test_a_session_whose_files_are_gone_cannot_be_joined(paths, other, name, har
     path.unlink()
     if harm != "gone":
         path.write_bytes(b"" if harm == "empty" else foreign)
-    with pytest.raises(PromptedProcessError, match="removed or replaced") as caught:
+    with pytest.raises(MemberError, match="removed or replaced") as caught:
         other.run("enter()")
     assert caught.value.kind == "StoreFailedError"
     session.abandon()
@@ -294,11 +328,11 @@ def on_nfs(monkeypatch):
 def test_on_a_network_file_system_one_process_has_it(paths, other):
     session = enter(paths)
     session.opened([])
-    with pytest.raises(PromptedProcessError, match=f"alone: by process {os.getpid()} on"):
+    with pytest.raises(MemberError, match=f"alone: by process {os.getpid()} on"):
         other.run("enter()")
     other.run(
-        "from eoslog.session import store_directory\nfrom eoslog.fs.file_system import Mount\n"
-        "store_directory.mount_of = lambda path: Mount('nfs4', 'server:/export', '/mnt')\n"
+        "from eoslog.session import directory\nfrom eoslog.fs.file_system import Mount\n"
+        "directory.mount_of = lambda path: Mount('nfs4', 'server:/export', '/mnt')\n"
         "def refused():\n"
         "    try: enter()\n"
         "    except errors.StoreInUseError as error: return [str(error), *error.__notes__]\n"
@@ -315,7 +349,6 @@ def test_on_a_network_file_system_one_process_has_it(paths, other):
 def test_a_sign_of_life_keeps_hosts_apart_whose_locks_do_not_reach(paths, monkeypatch):
     session = enter(paths)
     session.opened([])
-    assert session.needs_tick
     session.look()
     # The lock of another host is not seen here.
     session.abandon()
@@ -371,7 +404,6 @@ def test_a_clean_close_lets_another_host_come_at_once(paths, monkeypatch):
 def test_an_untouched_store_is_itself(paths):
     session = enter(paths)
     session.opened([])
-    assert not session.needs_tick
     session.look()
     session.abandon()
 
@@ -386,7 +418,7 @@ def test_replaced_files_are_noticed_and_named(paths, name, harm):
     if harm == "other":
         away = paths.root.parent / "away"
         if away.is_dir():
-            shutil.copytree(away, path)
+            copy_store(away, path)
         else:
             shutil.copy(away, path)
     said = "is gone" if harm == "gone" else "is another file now"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.staging.staged_names import is_nameless, new_nameless_job
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging.names import is_nameless, new_nameless_job
+from eoslog.staging.writer import StagedWriter
 from eoslog.store.store import parts_of
 from eoslog.transactions.state_key import state_partition_of
 

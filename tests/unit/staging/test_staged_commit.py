@@ -8,7 +8,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from staged_jobs import (
     TOPIC,
     expected_numbers,
     keep_leftovers,
-    quick_directory,
+    leave_undone,
     stage,
     stage_job,
     staged_files,
@@ -40,31 +40,20 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.staging import staged_application, staged_job
-from eoslog.staging.staged_adoption import HeldPartitions
-from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_source import VersionSource
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.staging import application as staged_application
+from eoslog.staging import job as staged_job
+from eoslog.staging.adoption import HeldPartitions
+from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.message import StagedMessage
+from eoslog.staging.source import VersionSource
+from eoslog.staging.writer import StagedWriter
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION
 
-pytestmark = pytest.mark.usefixtures("no_retries")
-
 JOB = range(300)
 NEXT_JOB = range(300, 420)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
-    with (
-        quick_directory(tmp_path) as directory,
-        eoslog.open(directory / "store", create=True) as opened,
-    ):
-        opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield opened
 
 
 def path_of(message: StagedMessage, store_path: Path, number: int = 0) -> Path:
@@ -77,7 +66,7 @@ def nothing_happened(store: Any, messages: list[StagedMessage]) -> None:
     assert store.application(APP) is None
     assert visible_numbers(store) == expected_numbers()
     for number in range(PARTITIONS):
-        partition = store.partition(TOPIC, number)
+        partition = engine_of(store).partition(TOPIC, number)
         assert partition.log_end_offset == 0
         partition.append_columns([b"0000000"], [b"somebody else"])
         assert partition.visible_end == 1
@@ -92,8 +81,8 @@ def nothing_happened(store: Any, messages: list[StagedMessage]) -> None:
 def filling(request, monkeypatch):
     """How a job fills its partitions."""
     if request.param == "by threads":
-        monkeypatch.setattr("eoslog.staging.staged_job.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staging.staged_job.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staging.job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staging.job.os.cpu_count", lambda: 2)
     return request.param
 
 
@@ -120,7 +109,7 @@ def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
 
 @pytest.mark.usefixtures("filling")
 def test_offsets_go_on_behind_what_is_there(store):
-    store.partition(TOPIC, 1).append_columns([b"0000000"] * 7)
+    engine_of(store).partition(TOPIC, 1).append_columns([b"0000000"] * 7)
     result = store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     assert result.offsets[TopicPartition(TOPIC, 1)][0] == 7
     again = store.commit_staged(APP, 1, stage_job(store.path, "run-b", NEXT_JOB))
@@ -394,17 +383,17 @@ def test_a_topic_that_is_deleted_while_its_job_is_checked_is_named(
 
         return call
 
-    partitions = [store.partition(TOPIC, number) for number in range(PARTITIONS)]
+    partitions = [engine_of(store).partition(TOPIC, number) for number in range(PARTITIONS)]
     if step == "visible_end":
-        real = Partition.visible_end
-        monkeypatch.setattr(Partition, step, property(deleted_first(real.fget)))
+        real = UnifiedLog.visible_end
+        monkeypatch.setattr(UnifiedLog, step, property(deleted_first(real.fget)))
     elif step == "find":
         partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         find = deleted_first(lambda where, held: real_find(held, where))
         real_find = HeldPartitions.find
         monkeypatch.setattr(HeldPartitions, step, lambda held, where: find(where, held))
     else:
-        monkeypatch.setattr(Partition, step, deleted_first(getattr(Partition, step)))
+        monkeypatch.setattr(UnifiedLog, step, deleted_first(getattr(UnifiedLog, step)))
     with pytest.raises(StagedCommitError, match=f"topic '{TOPIC}' was deleted"):
         store.commit_staged(APP, 0, messages)
     assert store.application(APP) is None
@@ -578,18 +567,18 @@ def test_fencing_survives_a_reopening(store):
 
 def test_readers_see_nothing_of_a_job_until_all_of_it_is_in(store, monkeypatch):
     seen: list[dict[int, list[int]]] = []
-    adopt = Partition.adopt
+    adopt = UnifiedLog.adopt
 
-    def looking(partition: Partition, *arguments: Any) -> tuple[int, int]:
+    def looking(partition: UnifiedLog, *arguments: Any) -> tuple[int, int]:
         result = adopt(partition, *arguments)
         assert partition.log_end_offset > 0
-        other = store.partition(TOPIC, 0)
+        other = engine_of(store).partition(TOPIC, 0)
         other.append_columns([b"0000000"])
         seen.append(visible_numbers(store))
         return result
 
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", looking)
+    monkeypatch.setattr(UnifiedLog, "adopt", looking)
     store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     assert len(seen) == sum(len(message.files) for message in messages) > 3
@@ -603,14 +592,14 @@ def test_readers_see_nothing_of_a_job_until_all_of_it_is_in(store, monkeypatch):
 
 def test_producer_ids_of_a_job_under_way_do_not_expire(store, monkeypatch):
     exempt: list[frozenset[int]] = []
-    adopt = Partition.adopt
+    adopt = UnifiedLog.adopt
 
-    def looking(partition: Partition, *arguments: Any) -> tuple[int, int]:
+    def looking(partition: UnifiedLog, *arguments: Any) -> tuple[int, int]:
         exempt.append(parts_of(store).staged.producer_ids())
         return adopt(partition, *arguments)
 
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", looking)
+    monkeypatch.setattr(UnifiedLog, "adopt", looking)
     store.commit_staged(APP, 0, messages)
     expected = {file.producer_id for message in messages for file in message.files}
     assert all(one == expected for one in exempt)
@@ -642,8 +631,8 @@ FULL = StoreFullError("no space")
     ("owner", "name", "after"),
     [
         (CompactedLog, "append", 0),
-        (Partition, "make_durable", 0),
-        (Partition, "make_durable", PARTITIONS - 1),
+        (UnifiedLog, "make_durable", 0),
+        (UnifiedLog, "make_durable", PARTITIONS - 1),
         (staged_job, "write_atomically", 0),
     ],
 )
@@ -665,7 +654,7 @@ def test_a_job_for_which_there_is_no_room_is_not_decided(store, monkeypatch):
         f_frsize = 1
         f_bavail = job_bytes - 1
 
-    monkeypatch.setattr("eoslog.staging.staged_adoption.os.statvfs", lambda _: NearlyFull)
+    monkeypatch.setattr("eoslog.staging.adoption.os.statvfs", lambda _: NearlyFull)
     with pytest.raises(StoreFullError, match=f"needs {job_bytes} bytes"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -678,13 +667,13 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     store, monkeypatch, after, way
 ):
     if way == "threads":
-        monkeypatch.setattr("eoslog.staging.staged_job.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staging.staged_job.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staging.job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staging.job.os.cpu_count", lambda: 2)
     store.create_topic("other", partitions=PARTITIONS)
     messages = stage_job(store.path, "run-a", JOB)
     files = sum(len(message.files) for message in messages)
     after = min(after, files - 1)
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, after, Partition.adopt))
+    monkeypatch.setattr(UnifiedLog, "adopt", failing(FULL, after, UnifiedLog.adopt))
     with pytest.raises(StagedJobIncompleteError, match="no space") as caught:
         store.commit_staged(APP, 0, messages)
     assert caught.value.outcome == "unknown"
@@ -731,7 +720,7 @@ def test_behind_a_version_that_cannot_be_completed_nothing_is_decided(store, mon
         run_id = messages[0].run_id
         return store.commit_staged(APP, version, messages, run_id, source=source).committed
 
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 0, Partition.adopt))
+    monkeypatch.setattr(UnifiedLog, "adopt", failing(FULL, 0, UnifiedLog.adopt))
     for _ in range(2):
         with pytest.raises(StagedJobIncompleteError, match="version 0"):
             commit(0, first)
@@ -749,10 +738,9 @@ def test_behind_a_version_that_cannot_be_completed_nothing_is_decided(store, mon
 
 def test_a_disk_full_at_the_complete_record_shows_the_job_and_adds_it_once(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(CompactedLog, "append", failing(FULL, 1, CompactedLog.append))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, messages)
-    monkeypatch.undo()
+    leave_undone(
+        store, CompactedLog, "append", messages, refuse=failing(FULL, 1, CompactedLog.append)
+    )
     assert visible_numbers(store) == expected_numbers(JOB)
     assert store.application(APP).state == "prepared"
     assert not store.commit_staged(APP, 0, messages).committed
@@ -818,7 +806,7 @@ def test_the_files_of_a_decision_that_may_be_on_disk_are_kept(store, monkeypatch
 
 def test_an_interrupt_in_adoption_leaves_the_job_to_be_completed(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", failing(KeyboardInterrupt(), 2, Partition.adopt))
+    monkeypatch.setattr(UnifiedLog, "adopt", failing(KeyboardInterrupt(), 2, UnifiedLog.adopt))
     with pytest.raises(KeyboardInterrupt):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -847,10 +835,7 @@ def test_a_file_damaged_after_the_decision_is_told_by_verify(
 ):
     """Readers are held back for good, and nobody else says which file it is."""
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 2, Partition.adopt))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, messages)
-    monkeypatch.undo()
+    leave_undone(store, UnifiedLog, "adopt", messages, refuse=failing(FULL, 2, UnifiedLog.adopt))
     assert store.verify() == []
     adopted = path_of(messages[0], store.path, 0)
     adopted.unlink()  # Nobody asks for it any more.
@@ -876,10 +861,7 @@ def test_a_file_damaged_after_the_decision_is_told_by_verify(
 
 def test_a_file_of_another_producer_in_the_place_of_a_decided_one_is_told(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 0, Partition.adopt))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, messages)
-    monkeypatch.undo()
+    leave_undone(store, UnifiedLog, "adopt", messages, refuse=failing(FULL, 0, UnifiedLog.adopt))
     taken, other = (path_of(message, store.path) for message in messages[:2])
     right = taken.read_bytes()
     taken.write_bytes(other.read_bytes())
@@ -892,10 +874,7 @@ def test_a_file_of_another_producer_in_the_place_of_a_decided_one_is_told(store,
 
 def test_a_file_damaged_after_the_decision_keeps_the_job_invisible(store, monkeypatch, caplog):
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 2, Partition.adopt))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, messages)
-    monkeypatch.undo()
+    leave_undone(store, UnifiedLog, "adopt", messages, refuse=failing(FULL, 2, UnifiedLog.adopt))
     path = path_of(messages[1], store.path, -1)  # Of the last partition to be filled.
     whole = path.read_bytes()
     path.unlink()
@@ -917,10 +896,7 @@ def test_a_file_damaged_after_the_decision_keeps_the_job_invisible(store, monkey
 def test_a_long_list_of_files_goes_to_a_file_of_its_own(store, monkeypatch):
     monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
     messages = stage_job(store.path, "run-a", JOB, tasks=10)
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 4, Partition.adopt))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, messages)
-    monkeypatch.undo()
+    leave_undone(store, UnifiedLog, "adopt", messages, refuse=failing(FULL, 4, UnifiedLog.adopt))
     (manifest,) = (store.path / "staging" / APP / "run-a").glob("manifest-*.json")
     whole = manifest.read_bytes()
     assert [name for name, _ in json.loads(whole)] == [one.attempt for one in messages]
@@ -979,10 +955,9 @@ def test_a_topic_deleted_after_the_decision_is_left_out(store, monkeypatch, made
         for topic in (TOPIC, "second"):
             for number in range(PARTITIONS):
                 writer.append(topic, number, [b"%07d" % number])
-    monkeypatch.setattr(Partition, "adopt", failing(FULL, 2, Partition.adopt))
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, [writer.message])
-    monkeypatch.undo()
+    leave_undone(
+        store, UnifiedLog, "adopt", [writer.message], refuse=failing(FULL, 2, UnifiedLog.adopt)
+    )
     store.delete_topic(TOPIC)
     if made_again:
         store.create_topic(TOPIC, partitions=PARTITIONS)
@@ -1045,7 +1020,7 @@ def test_os_errors_of_staged_files_are_named(store, monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("eoslog.staging.staged_adoption.mmap.mmap", refuse)
+    monkeypatch.setattr("eoslog.staging.adoption.mmap.mmap", refuse)
     with pytest.raises(StoreError, match="Too many open files"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ from staged_jobs import (
     PARTITIONS,
     TOPIC,
     expected_numbers,
-    quick_directory,
+    leave_undone,
+    no_room,
     stage_job,
     staged_files,
     visible_numbers,
 )
+from store_copies import copy_store
 
 import eoslog
 from eoslog.bindings.record_batch import decode_records, iter_batches
@@ -36,20 +37,18 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_records import decode_members_key
-from eoslog.staging import staged_job
-from eoslog.staging.staged_adoption import HeldPartitions
-from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.staging.staged_job import VERSION_PARTITION
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.groups.metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.records import decode_members_key
+from eoslog.staging import job as staged_job
+from eoslog.staging.adoption import HeldPartitions
+from eoslog.staging.application import ApplicationRecord
+from eoslog.staging.job import VERSION_PARTITION
+from eoslog.staging.message import STAGED_PRODUCER_ID_MIN
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION
-
-pytestmark = pytest.mark.usefixtures("no_retries")
 
 JOB = range(200)
 SOURCE = TopicPartition("source", 0)
@@ -57,14 +56,9 @@ OTHER_SOURCE = TopicPartition("source", 1)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
-    with (
-        quick_directory(tmp_path) as directory,
-        eoslog.open(directory / "store", create=True) as opened,
-    ):
-        opened.create_topic(TOPIC, partitions=PARTITIONS)
-        opened.create_topic("source", partitions=2)
-        yield opened
+def store(store: Any) -> Any:
+    store.create_topic("source", partitions=2)
+    return store
 
 
 def offsets_of(store: Any, group: str) -> dict[TopicPartition, int]:
@@ -75,7 +69,7 @@ def abandoned_copy(store: Any) -> Path:
     """What a killed process would have left at this moment."""
     copy = Path(store.path).with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(store.path, copy, symlinks=True)
+    copy_store(store.path, copy, symlinks=True)
     return copy
 
 
@@ -189,14 +183,14 @@ def test_offsets_are_seen_no_sooner_than_the_decision_and_no_later_than_the_data
             (when, bool(offsets_of(store, "readers")), visible_numbers(store) != expected_numbers())
         )
 
-    append, adopt, release = CompactedLog.append, Partition.adopt, HeldPartitions.release
+    append, adopt, release = CompactedLog.append, UnifiedLog.adopt, HeldPartitions.release
 
     def noting_append(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         note("before a record")
         append(log, record_type, *rest, **options)
         note("after a record")
 
-    def noting_adopt(partition: Partition, *arguments: Any) -> Any:
+    def noting_adopt(partition: UnifiedLog, *arguments: Any) -> Any:
         note("before a file")
         return adopt(partition, *arguments)
 
@@ -206,7 +200,7 @@ def test_offsets_are_seen_no_sooner_than_the_decision_and_no_later_than_the_data
         note("readers are in")
 
     monkeypatch.setattr(CompactedLog, "append", noting_append)
-    monkeypatch.setattr(Partition, "adopt", noting_adopt)
+    monkeypatch.setattr(UnifiedLog, "adopt", noting_adopt)
     monkeypatch.setattr(HeldPartitions, "release", noting_release)
     messages = stage_job(store.path, "run-a", JOB, tasks=1)
     store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
@@ -224,10 +218,7 @@ def test_offsets_are_seen_no_sooner_than_the_decision_and_no_later_than_the_data
 
 
 def test_a_job_that_cannot_be_completed_holds_its_offsets_back_and_nobody_elses(store, monkeypatch):
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no room")
-
-    monkeypatch.setattr(Partition, "adopt", full)
+    monkeypatch.setattr(UnifiedLog, "adopt", no_room)
     messages = stage_job(store.path, "run-a", JOB)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
@@ -249,11 +240,8 @@ def test_a_job_that_cannot_be_completed_holds_its_offsets_back_and_nobody_elses(
 def test_an_offset_of_a_job_under_way_is_not_stable(store, monkeypatch, reopened):
     """Whoever started at the one before it would process once more what the job has."""
 
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no room")
-
     parts_of(store).files.group_offsets.commit("readers", {SOURCE: 3, OTHER_SOURCE: 4})
-    monkeypatch.setattr(Partition, "adopt", full)
+    monkeypatch.setattr(UnifiedLog, "adopt", no_room)
     messages = stage_job(store.path, "run-a", JOB)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
@@ -350,13 +338,9 @@ def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_left_out(store, monke
     store.create_topic("passing")
     gone = TopicPartition("passing", 0)
 
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no room")
-
-    monkeypatch.setattr(GroupOffsets, "adopt", full)
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7, gone: 8}, "g": {gone: 1}})
-    monkeypatch.undo()
+    leave_undone(
+        store, GroupOffsets, "adopt", offsets={"readers": {SOURCE: 7, gone: 8}, "g": {gone: 1}}
+    )
     store.delete_topic("passing")
     store.create_topic("passing")
     parts_of(store).staged.sweep()
@@ -387,13 +371,9 @@ def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatc
     if not inline:
         monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
 
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no room")
-
-    monkeypatch.setattr(GroupOffsets, "adopt", full)
-    with pytest.raises(StagedJobIncompleteError):
-        store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: OffsetAndMetadata(7, "ä")}})
-    monkeypatch.undo()
+    leave_undone(
+        store, GroupOffsets, "adopt", offsets={"readers": {SOURCE: OffsetAndMetadata(7, "ä")}}
+    )
     with eoslog.open(abandoned_copy(store)) as opened:
         assert opened.groups()["readers"] == {SOURCE: OffsetAndMetadata(7, "ä")}
         assert opened.application(APP).state == "complete"
@@ -404,9 +384,9 @@ def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatc
 def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, durability):
     """A complete job is never adopted again: what it appended must not be lost any more."""
     events: list[str] = []
-    make_durable, append = Partition.make_durable, CompactedLog.append
+    make_durable, append = UnifiedLog.make_durable, CompactedLog.append
 
-    def noting_sync(partition: Partition, offset: int) -> None:
+    def noting_sync(partition: UnifiedLog, offset: int) -> None:
         make_durable(partition, offset)
         if partition.topic == "__consumer_offsets":
             events.append("synced" if partition.recovery_point >= offset else "not synced")
@@ -421,7 +401,7 @@ def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, du
         opened.create_topic(TOPIC, partitions=PARTITIONS)
         opened.create_topic("source")
         messages = stage_job(opened.path, "run", JOB)
-        monkeypatch.setattr(Partition, "make_durable", noting_sync)
+        monkeypatch.setattr(UnifiedLog, "make_durable", noting_sync)
         monkeypatch.setattr(CompactedLog, "append", noting_append)
         opened.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
         monkeypatch.undo()
@@ -431,7 +411,7 @@ def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, du
 
 
 def test_the_records_that_offsets_say_were_read_are_synced_first(store, monkeypatch):
-    source = store.partition(*SOURCE)
+    source = engine_of(store).partition(*SOURCE)
     source.append_columns([b"read"] * 5)
     assert source.recovery_point == 0
     monkeypatch.setattr(type(parts_of(store).staged), "_decide", lambda *_: 1 / 0)
@@ -454,13 +434,13 @@ def test_every_version_is_an_offset_of_the_applications_group(store):
 def test_a_job_without_records_and_offsets_syncs_one_record(store, monkeypatch):
     store.commit_staged(APP, 0, [])
     synced: list[TopicPartition] = []
-    make_durable = Partition.make_durable
+    make_durable = UnifiedLog.make_durable
 
-    def noting(partition: Partition, offset: int) -> None:
+    def noting(partition: UnifiedLog, offset: int) -> None:
         synced.append(partition.topic_partition)
         make_durable(partition, offset)
 
-    monkeypatch.setattr(Partition, "make_durable", noting)
+    monkeypatch.setattr(UnifiedLog, "make_durable", noting)
     store.commit_staged(APP, 1, [])
     assert [where.topic for where in synced] == ["__transaction_state"]
     assert not (store.path / "staging" / APP).exists()
@@ -522,10 +502,7 @@ def test_a_decision_that_is_taken_back_is_not_shown(store, monkeypatch):
 
 
 def test_a_full_disk_keeps_no_version_from_being_decided(store, monkeypatch):
-    def full(*_: Any) -> None:
-        raise StoreFullError("no room")
-
-    monkeypatch.setattr(GroupOffsets, "ensure_group", full)
+    monkeypatch.setattr(GroupOffsets, "ensure_group", no_room)
     assert store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB)).committed
     monkeypatch.undo()
     assert store.application(APP).state == "complete"

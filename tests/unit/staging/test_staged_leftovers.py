@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.waiting import eventually
 from staged_jobs import (
     APP,
-    PARTITIONS,
-    TOPIC,
     expected_numbers,
     keep_leftovers,
-    quick_directory,
     stage,
     stage_job,
     staged_files,
@@ -27,41 +25,19 @@ from staged_jobs import (
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFailedError
-from eoslog.staging import staged_job, staged_leftovers
-from eoslog.staging.staged_leftovers import remove_tree
-from eoslog.staging.staged_names import TRASH_DIRECTORY
+from eoslog.staging import job as staged_job
+from eoslog.staging import leftovers as staged_leftovers
+from eoslog.staging.leftovers import remove_tree
+from eoslog.staging.names import TRASH_DIRECTORY
 from eoslog.store import checkpointer
 from eoslog.store import store as store_module
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION, state_partition_of
 
-pytestmark = pytest.mark.usefixtures("no_retries")
-
 JOB = range(300)
 LATER = range(300, 500)
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    with quick_directory(tmp_path) as directory:
-        with eoslog.open(directory / "store", create=True) as opened:
-            opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield directory / "store"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Any]:
-    with eoslog.open(path) as opened:
-        yield opened
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
 
 
 def state_log_file(store_path: Path) -> Path:
@@ -90,8 +66,8 @@ def used_bytes(content: bytes) -> int:
 def test_the_background_thread_removes_them(store):
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     assert staged_files(store.path) == []
-    wait_for(lambda: not trash(store.path) and not staged_producers(store))
-    wait_for(lambda: list((store.path / "staging").iterdir()) == [])
+    eventually(lambda: not trash(store.path) and not staged_producers(store))
+    eventually(lambda: list((store.path / "staging").iterdir()) == [])
     assert store.metrics()["checkpointer"]["error_count"] == 0
 
 
@@ -100,7 +76,7 @@ def test_those_of_a_replay_go_too(store):
     again = stage_job(store.path, "run-b", JOB)
     assert not store.commit_staged(APP, 0, again).committed
     assert staged_files(store.path) == []
-    wait_for(lambda: not trash(store.path))
+    eventually(lambda: not trash(store.path))
 
 
 def test_a_close_leaves_none(path):
@@ -154,7 +130,7 @@ def test_the_next_opening_removes_them_too(path, by):
     with eoslog.open(path) as store:
         assert visible_numbers(store) == expected_numbers(JOB)
         if by == "background thread":
-            wait_for(lambda: not trash(path))
+            eventually(lambda: not trash(path))
     assert trash(path) == []
 
 
@@ -170,7 +146,7 @@ def test_a_close_leaves_files_to_the_next_opening(path, monkeypatch):
     assert trash(path) == left
     with eoslog.open(path) as store:
         assert staged_producers(store) == set()  # They were forgotten all the same.
-        wait_for(lambda: not trash(path))
+        eventually(lambda: not trash(path))
     assert list((path / "staging").iterdir()) == []
 
 
@@ -196,7 +172,7 @@ def test_a_close_does_not_wait_for_the_background_thread(path, monkeypatch):
 
     def remove_slowly(path: Path, staging_path: Path, enough: Callable[[], bool]) -> int:
         at_it.set()
-        wait_for(enough)
+        eventually(enough)
         return 0
 
     monkeypatch.setattr(checkpointer, "REMOVAL_S", 3600.0)
@@ -209,7 +185,7 @@ def test_a_close_does_not_wait_for_the_background_thread(path, monkeypatch):
     assert time.monotonic() - begun_s < WAIT_S / 3
     monkeypatch.undo()
     with eoslog.open(path):
-        wait_for(lambda: not trash(path))
+        eventually(lambda: not trash(path))
 
 
 def test_the_name_of_a_run_may_be_used_again_at_once(store):
@@ -253,7 +229,7 @@ def test_a_full_disk_is_emptied_before_a_job_is_refused(store, monkeypatch):
         def f_bavail(self) -> int:
             return 0 if trash(store.path) else 1 << 30
 
-    monkeypatch.setattr("eoslog.staging.staged_adoption.os.statvfs", lambda _: Disk())
+    monkeypatch.setattr("eoslog.staging.adoption.os.statvfs", lambda _: Disk())
     assert trash(store.path)
     assert store.commit_staged(APP, 1, later).committed
 

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 from staged_jobs import (
     APP,
-    PARTITIONS,
-    TOPIC,
     expected_numbers,
-    quick_directory,
     stage_job,
     visible_numbers,
 )
 
-import eoslog
 from eoslog.errors import StagedJobIncompleteError
-from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.storage.partition import Partition
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.staging.application import ApplicationRecord
+from eoslog.storage.unified_log import UnifiedLog
 
 JOB = range(200)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
-    with (
-        quick_directory(tmp_path) as directory,
-        eoslog.open(directory / "store", create=True) as opened,
-    ):
-        opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield opened
-
-
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Partition, "adopt"), (Partition, "make_durable"), (GroupOffsets, "ensure_group")],
+    [(UnifiedLog, "adopt"), (UnifiedLog, "make_durable"), (GroupOffsets, "ensure_group")],
 )
 def test_want_of_memory_after_the_decision_loses_nothing(store, monkeypatch, owner, name):
     """A limit on the address space leaves no room to map a segment, say."""

@@ -21,6 +21,7 @@ from staged_jobs import (
     staged_files,
     visible_numbers,
 )
+from store_copies import copy_store
 
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
@@ -30,11 +31,9 @@ from eoslog.errors import (
     StagedRunFencedError,
     StoreFullError,
 )
-from eoslog.staging.staged_job import VERSION_PARTITION
-from eoslog.storage.partition import Partition
+from eoslog.staging.job import VERSION_PARTITION
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
-
-pytestmark = pytest.mark.usefixtures("no_retries")
 
 GROUP = "readers"
 READ = TopicPartition(TOPIC, 0)
@@ -61,17 +60,17 @@ class StagedMachine(RuleBasedStateMachine):
         self.overtaken: set[str] = set()
         self.runs = ["own-0", "own-1", "own-2"]
         self.adoptions_left = -1  # -1: the disk has room.
-        adopt = Partition.adopt
+        adopt = UnifiedLog.adopt
         machine = self
 
-        def adopt_while_there_is_room(partition: Partition, *arguments: Any) -> Any:
+        def adopt_while_there_is_room(partition: UnifiedLog, *arguments: Any) -> Any:
             if machine.adoptions_left == 0:
                 raise StoreFullError("no space")
             machine.adoptions_left -= machine.adoptions_left > 0
             return adopt(partition, *arguments)
 
         patch = self.undo.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(Partition, "adopt", adopt_while_there_is_room)
+        patch.setattr(UnifiedLog, "adopt", adopt_while_there_is_room)
 
     @property
     def path(self) -> Path:
@@ -208,7 +207,7 @@ class StagedMachine(RuleBasedStateMachine):
         before = self.path
         self.lives += 1
         parts_of(self.store).checkpointer.stop()  # It removes what is being copied.
-        shutil.copytree(before, self.path)
+        copy_store(before, self.path)
         self.store.close()
         shutil.rmtree(before)
         self.store = eoslog.open(self.path)

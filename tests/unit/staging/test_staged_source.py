@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from staged_jobs import (
     APP,
-    PARTITIONS,
-    TOPIC,
-    quick_directory,
     stage_job,
     staged_files,
     visible_numbers,
@@ -24,25 +20,11 @@ from eoslog.errors import (
     StagedRunFencedError,
     StagedSourceError,
 )
-from eoslog.staging.staged_source import OVERTAKEN_MAX, VersionSource, version_run_id
+from eoslog.staging.source import OVERTAKEN_MAX, VersionSource, version_run_id
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 ROWS = 20
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    with quick_directory(tmp_path) as directory:
-        with eoslog.open(directory / "store", create=True) as opened:
-            opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield directory / "store"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Any]:
-    with eoslog.open(path) as opened:
-        yield opened
 
 
 def rows_of(part: int) -> range:

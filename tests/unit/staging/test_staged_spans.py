@@ -6,36 +6,23 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from staged_jobs import APP, PARTITIONS, TOPIC, quick_directory
+from staged_jobs import APP, PARTITIONS, TOPIC
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
-from eoslog.staging import staged_spans
-from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging import spans as staged_spans
+from eoslog.staging.application import ApplicationRecord
+from eoslog.staging.spans import JobSpan, OffsetRange, thinned
+from eoslog.staging.writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import RECENT_JOBS
-
-pytestmark = pytest.mark.usefixtures("no_retries")
-
-
-@pytest.fixture
-def store(tmp_path) -> Iterator[Any]:
-    with (
-        quick_directory(tmp_path) as directory,
-        eoslog.open(directory / "store", create=True) as opened,
-    ):
-        opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield opened
 
 
 def transactional(store, transactional_id):
@@ -199,7 +186,7 @@ def test_a_topic_made_anew_has_none_of_the_old_ones_jobs(store):
     store.commit_staged(APP, 0, [writer.close()])
     store.delete_topic("other")
     store.create_topic("other")
-    store.partition("other", 0).append_columns([b"v"] * 3)
+    engine_of(store).partition("other", 0).append_columns([b"v"] * 3)
     assert store.snapshot()[TopicPartition("other", 0)] == 3
     load(store, 1, 0, 1)
     held.abort_transaction()
@@ -209,7 +196,7 @@ def test_a_topic_made_anew_has_none_of_the_old_ones_jobs(store):
 def test_what_retention_deleted_of_a_job_cuts_nothing(store):
     held = open_transaction(store, 0)
     load(store, 0, 0, 1)
-    partition = store.partition(TOPIC, 1)
+    partition = engine_of(store).partition(TOPIC, 1)
     partition.roll()
     assert partition.delete_segments(2) == 1
     assert cuts(store) == [0, 2, 0]
@@ -267,7 +254,7 @@ def test_where_it_cannot_be_noted_the_job_is_not_complete(store, monkeypatch):
 
 def test_a_job_behind_one_that_is_stuck(store, monkeypatch):
     """No transaction is open, but one is left out that came in behind the stuck job."""
-    from eoslog.storage.partition import Partition
+    from eoslog.storage.unified_log import UnifiedLog
 
     early = open_transaction(store, 1, transactional_id="early")
 
@@ -275,7 +262,7 @@ def test_a_job_behind_one_that_is_stuck(store, monkeypatch):
         raise StoreFullError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "adopt", full)
+        patched.setattr(UnifiedLog, "adopt", full)
         with pytest.raises(StagedJobIncompleteError):
             load(store, 0, 0, app_id="stuck")
     early.append(TOPIC, partition=0, values=[b"behind the stuck one"])
@@ -323,7 +310,7 @@ def test_a_transaction_that_no_coordinator_knows_of(store):
     """Somebody wrote its batch past the coordinator; it holds back a partition of the jobs."""
     made = transactional(store, "hanging")
     producer_id, epoch = made.producer_id, made.producer_epoch
-    store.partition(TOPIC, 0).append_columns(
+    engine_of(store).partition(TOPIC, 0).append_columns(
         [b"hanging"],
         producer_id=producer_id,
         producer_epoch=epoch,
@@ -390,8 +377,8 @@ class FakePartition:
         self.last_stable_offset = stable
         self.log_end_offset = end
 
-    def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]:
-        return set()
+    def take_in_transactions(self, *_: object) -> None:
+        pass
 
 
 @given(st.data())
@@ -411,12 +398,13 @@ def test_the_cuts_are_the_highest_that_cut_no_job(data):
         FakePartition(number, data.draw(st.integers(0, end)), end)
         for number, end in enumerate(ends)
     ]
-    found = consistent_offsets(partitions, jobs)  # type: ignore[arg-type]
+    stable = [one.last_stable_offset for one in partitions]
+    found = consistent_offsets(partitions, stable, ends, jobs)  # type: ignore[arg-type]
     best = [0] * count
     for tried in _all_below([one.last_stable_offset for one in partitions]):
         if all(_is_whole(tried, job) for job in jobs):
             best = [max(pair) for pair in zip(best, tried, strict=True)]
-    assert [found[TopicPartition("t", number)] for number in range(count)] == best
+    assert found == best
 
 
 def _all_below(bounds: list[int]) -> Iterator[list[int]]:

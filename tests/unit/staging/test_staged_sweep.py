@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from staged_jobs import (
     PARTITIONS,
     TOPIC,
     expected_numbers,
-    quick_directory,
+    no_room,
     stage,
     stage_job,
     staged_files,
@@ -23,26 +22,14 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFullError
-from eoslog.staging import staged_leftovers
-from eoslog.staging.staged_writer import StagedWriter
-from eoslog.storage.partition import Partition
+from eoslog.errors import StagedCommitError, StagedJobIncompleteError
+from eoslog.staging import leftovers as staged_leftovers
+from eoslog.staging.writer import StagedWriter
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
-
-pytestmark = pytest.mark.usefixtures("no_retries")
 
 JOB = range(200)
 WEEK_S = 7 * 24 * 3600
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
-    with (
-        quick_directory(tmp_path) as directory,
-        eoslog.open(directory / "store", create=True) as opened,
-    ):
-        opened.create_topic(TOPIC, partitions=PARTITIONS)
-        yield opened
 
 
 def runs_left(store: Any) -> set[str]:
@@ -167,10 +154,7 @@ def test_a_run_given_up_is_removed_with_what_its_zombies_write_later(store, monk
 def test_a_decided_job_is_never_swept(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
 
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no space")
-
-    monkeypatch.setattr(Partition, "adopt", full)
+    monkeypatch.setattr(UnifiedLog, "adopt", no_room)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages)
     make_old(store, "app/run-a")
@@ -192,10 +176,7 @@ def test_a_decided_job_is_not_swept_though_its_run_was_over_before(store, monkey
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", range(10)))
     messages = stage_job(store.path, "run-a", range(10, 50))
 
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no space")
-
-    monkeypatch.setattr(Partition, "adopt", full)
+    monkeypatch.setattr(UnifiedLog, "adopt", no_room)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 1, messages)
     parts_of(store).staged.sweep()
@@ -207,16 +188,16 @@ def test_a_decided_job_is_not_swept_though_its_run_was_over_before(store, monkey
 def test_a_sweep_waits_for_nothing_while_a_job_is_decided(store, monkeypatch):
     stage(store.path, "old", "0", JOB)
     make_old(store, "app/old")
-    adopt = Partition.adopt
+    adopt = UnifiedLog.adopt
 
-    def sweeping(partition: Partition, *arguments: Any) -> tuple[int, int]:
+    def sweeping(partition: UnifiedLog, *arguments: Any) -> tuple[int, int]:
         sweeper = threading.Thread(target=parts_of(store).staged.sweep)
         sweeper.start()
         sweeper.join(timeout=60)
         assert not sweeper.is_alive()
         return adopt(partition, *arguments)
 
-    monkeypatch.setattr(Partition, "adopt", sweeping)
+    monkeypatch.setattr(UnifiedLog, "adopt", sweeping)
     messages = stage_job(store.path, "run-b", JOB, app_id="b")
     assert store.commit_staged("b", 0, messages).committed
     assert runs_left(store) == {"app/old"}

@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import Record, crc32c, decode_records, iter_batches
 from eoslog.common import clock
@@ -31,9 +29,10 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.staging import attempt_files
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile, StagedMessage
-from eoslog.staging.staged_names import directory_name
-from eoslog.staging.staged_writer import StagedWriter
+from eoslog.staging.message import STAGED_PRODUCER_ID_MIN, StagedFile, StagedMessage
+from eoslog.staging.names import directory_name
+from eoslog.staging.writer import StagedWriter
+from eoslog.storage.topics_file import write_entries
 from eoslog.transactions import producer_ids
 
 TOPIC = "orders"
@@ -55,8 +54,7 @@ def write_topic_settings(store_path: Path, partitions: int = 4, **config: int) -
     settings = {name.replace("_", "."): value for name, value in config.items()}
     entry = {"partitions": partitions, "topic_id": "x", "config": settings}
     (store_path / "state").mkdir()
-    document = {"version": 1, "topics": {TOPIC: entry}}
-    (store_path / "state" / "topics.json").write_text(json.dumps(document))
+    write_entries(store_path / "state", {TOPIC: entry})
 
 
 def attempt_directory(store_path: Path, message: StagedMessage) -> Path:
@@ -499,15 +497,11 @@ def test_a_file_ends_long_before_its_sequences_wrap(store_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_file_is_no_larger_than_a_segment_of_its_topic(store_path, known):
+def test_a_file_is_no_larger_than_a_segment_of_its_topic(store_path):
     """Such a file can become a segment of the log as it is."""
     limit = 20_000
-    if known:
-        write_topic_settings(store_path, segment_bytes=limit)
+    write_topic_settings(store_path, segment_bytes=limit)
     writer = writer_for(store_path, batch_bytes_max=3000)
-    if not known:
-        writer.add_topic(TOPIC, 4, {"segment.bytes": limit})
     values = [b"%04d" % index + bytes(196) for index in range(400)]
     for first in range(0, 400, 50):
         writer.append(TOPIC, 1, values[first : first + 50])
@@ -519,18 +513,6 @@ def test_a_file_is_no_larger_than_a_segment_of_its_topic(store_path, known):
     assert max(sizes) <= limit
     assert min(sizes[:-1]) > limit - 3000, "a file is filled before the next one begins"
     assert values_of(store_path, message) == {1: values}
-
-
-def test_a_gathered_batch_begins_the_next_file_too(store_path):
-    writer = writer_for(store_path)
-    writer.add_topic(TOPIC, 4, {"segment.bytes": 1500})
-    for number in range(3):
-        gathered = RecordAccumulator(1 << 16)
-        gathered.add(b"%d" % number + bytes(999), timestamp_ms=time.time_ns() // 1_000_000)
-        writer.append_accumulated(TOPIC, 0, gathered)
-    message = writer.close()
-    assert [file.records for file in message.files] == [1, 1, 1]
-    assert [value[:1] for value in values_of(store_path, message)[0]] == [b"0", b"1", b"2"]
 
 
 def test_no_space_is_kept_beyond_the_end_of_a_file(store_path):
@@ -579,7 +561,7 @@ def test_keyed_and_keyless_rows_keep_their_order_in_a_partition(store_path):
 
 
 def test_two_topics_share_what_may_be_held(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staging.staged_writer.HELD_BYTES_MAX", 1 << 17)
+    monkeypatch.setattr("eoslog.staging.writer.HELD_BYTES_MAX", 1 << 17)
     writer = writer_for(store_path, partitions={"a": 8, "b": 8})
     for index in range(3000):
         for topic in ("a", "b"):
@@ -660,7 +642,7 @@ def test_staged_producer_ids_are_those_a_store_never_gives_out():
 
 def test_a_worker_that_stages_loads_neither_spark_nor_the_store():
     code = (
-        "import sys, eoslog.staging.staged_writer; print(*[name for name in "
+        "import sys, eoslog.staging.writer; print(*[name for name in "
         "('pyspark', 'lmdb', 'pyarrow', 'pandas', 'eoslog.store.store') if name in sys.modules])"
     )
     result = subprocess.run(
@@ -729,7 +711,7 @@ def test_columns_with_nulls_and_slices_are_measured_by_their_own_cells(store_pat
 
 
 def test_a_large_append_is_staged_in_pieces(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staging.staged_writer.HELD_BYTES_MAX", 5000)
+    monkeypatch.setattr("eoslog.staging.writer.HELD_BYTES_MAX", 5000)
     values = [b"%06d" % index + b"x" * 60 for index in range(3000)]
     keys = [b"%d" % (index % 31) for index in range(3000)]
     with writer_for(store_path, batch_bytes_max=2000) as writer:

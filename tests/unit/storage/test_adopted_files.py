@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import in_a_child
+from harness.fork import in_child
 from reference_model import batch_codec as codec
 from staged_jobs import (
     APP,
@@ -25,16 +25,11 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog.errors import (
-    CorruptRecordError,
-    StagedCommitError,
-    StoreFailedError,
-    StoreFullError,
-)
+from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFailedError, StoreFullError
 from eoslog.inspect.file_dump import dump_file
-from eoslog.staging import staged_job
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.staging import job as staged_job
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 
 NUMBERS = range(100)
 HIGHEST = 1 << 40
@@ -71,19 +66,21 @@ def one_file(store: eoslog.Store, run_id: str = "run-0") -> tuple[Path, Any]:
 
 def adopt(store: eoslog.Store, path: Path, file: Any, **how: bool) -> tuple[int, int] | None:
     how = {"checked": False} | how
-    return store.partition(TOPIC, 0).adopt_file(path, file.bytes, file.producer_id, **how)
+    return (
+        engine_of(store).partition(TOPIC, 0).adopt_file(path, file.bytes, file.producer_id, **how)
+    )
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int] | None]:
     """What partitions answer from now on when a file is to become a segment."""
     answers = []
-    real = Partition.adopt_file
+    real = UnifiedLog.adopt_file
 
     def adopt_file(*arguments: Any, **how: Any) -> Any:
         answers.append(real(*arguments, **how))
         return answers[-1]
 
-    monkeypatch.setattr(Partition, "adopt_file", adopt_file)
+    monkeypatch.setattr(UnifiedLog, "adopt_file", adopt_file)
     return answers
 
 
@@ -155,7 +152,7 @@ def test_an_adopted_file_is_there_after_a_restart(store):
     for _ in range(2):
         with eoslog.open(store.path) as again:
             assert numbers_in(again) == expected_numbers(NUMBERS)[0]
-            state = again.partition(TOPIC, 0).producer(file.producer_id)
+            state = engine_of(again).partition(TOPIC, 0).producer(file.producer_id)
             assert state is not None and state.last_sequence == file.records - 1
             assert again.verify() == []
 
@@ -183,9 +180,9 @@ def copied(store: eoslog.Store, path: Path, file: Any, **how: bool) -> None:
     assert adopt(store, path, file, **how) is None
     assert store.partition(TOPIC, 0).log_end_offset == end
     assert log_files(store) == before
-    assert store.partition(TOPIC, 0).producer(file.producer_id) is None or end > 0
+    assert engine_of(store).partition(TOPIC, 0).producer(file.producer_id) is None or end > 0
     data = memoryview(path.read_bytes())
-    store.partition(TOPIC, 0).adopt(data, file.producer_id)
+    engine_of(store).partition(TOPIC, 0).adopt(data, file.producer_id)
     assert numbers_in(store) == expected_numbers(NUMBERS)[0]
     assert store.verify() == []
 
@@ -208,14 +205,14 @@ def test_a_file_of_which_some_is_in_is_copied(store):
     path, file = one_file(store)
     data = path.read_bytes()
     half = eoslog.bindings.record_batch.iter_batches(data)[2].position_bytes
-    store.partition(TOPIC, 0).adopt(memoryview(data)[:half], file.producer_id)
+    engine_of(store).partition(TOPIC, 0).adopt(memoryview(data)[:half], file.producer_id)
     copied(store, path, file)
 
 
 def test_a_file_that_is_all_in_is_not_adopted_again(store):
     path, file = one_file(store)
     data = path.read_bytes()
-    store.partition(TOPIC, 0).adopt(memoryview(data), file.producer_id)
+    engine_of(store).partition(TOPIC, 0).adopt(memoryview(data), file.producer_id)
     copied(store, path, file)
 
 
@@ -264,7 +261,7 @@ def test_a_file_that_is_too_large_is_copied(store, config):
     message = stage(store.path, "run-0", "0", NUMBERS)
     for file, number in zip(message.files, range(3), strict=True):
         path = staged_path(store, message, number)
-        partition = store.partition("small", file.partition)
+        partition = engine_of(store).partition("small", file.partition)
         assert partition.adopt_file(path, file.bytes, file.producer_id, checked=False) is None
         partition.adopt(memoryview(path.read_bytes()), file.producer_id)
     assert visible_numbers(store, "small") == expected_numbers(NUMBERS)
@@ -288,7 +285,7 @@ def test_a_damaged_file_is_refused(store, empty):
             adopt(store, path, file)
         assert caught.value.path == str(path)
         assert store.partition(TOPIC, 0).log_end_offset == end
-        assert store.partition(TOPIC, 0).producer(file.producer_id) is None
+        assert engine_of(store).partition(TOPIC, 0).producer(file.producer_id) is None
     for position in (8, 16, 43, 53):  # Also where the checksums need no second look.
         path.write_bytes(data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
         with pytest.raises(CorruptRecordError):
@@ -304,7 +301,7 @@ def test_a_deleted_segment_is_not_used_again(store):
     store.create_topic("rolling", partitions=3, config={"segment.bytes": 1 << 21})
     message = stage(store.path, "run-0", "0", NUMBERS, topic="rolling")
     file, path = message.files[0], staged_path(store, message)
-    partition = store.partition("rolling", file.partition)
+    partition = engine_of(store).partition("rolling", file.partition)
     assert partition.adopt_file(path, file.bytes, file.producer_id, checked=False)
     data = path.read_bytes()
     with store.producer() as producer:
@@ -320,9 +317,9 @@ def test_a_log_that_is_cut_back_leaves_the_staged_file_whole(store, keep):
     path, file = one_file(store)
     adopt(store, path, file)
     data = path.read_bytes()
-    partition = store.partition(TOPIC, 0)
-    partition._log.truncate(keep)
-    end = partition._log.log_end_offset
+    partition = engine_of(store).partition(TOPIC, 0)
+    partition.log.truncate(keep)
+    end = partition.log.log_end_offset
     assert end <= keep
     assert path.read_bytes() == data
     records, _ = partition.fetch_records(0, 1000, 1 << 20)
@@ -424,8 +421,7 @@ def test_a_log_of_many_segments_needs_few_open_files(tmp_path):
     numbers = range(900)
 
     def work() -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (250, 250))
         with eoslog.open(path, create=True) as store:
             store.create_topic(TOPIC, partitions=3)
             messages = stage_job(path, "run-0", numbers, tasks=150)
@@ -440,7 +436,7 @@ def test_a_log_of_many_segments_needs_few_open_files(tmp_path):
                 producer.send(TOPIC, value=value_of(900), partition=0)
             assert len(list(Path("/proc/self/fd").iterdir())) < 200
 
-    in_a_child(work)
+    in_child(work)
 
 
 def test_a_close_behind_an_empty_segment_whose_file_was_replaced(make_partition):
@@ -460,5 +456,5 @@ def test_a_close_behind_an_empty_segment_whose_file_was_replaced(make_partition)
     log.flush()
     log.append_batch(codec.simple_batch([b"x"]))
     files.path(1).unlink()
-    with pytest.raises(StoreFailedError, match="deleted or cut short"):
+    with pytest.raises(StoreFailedError, match="deleted or truncated"):
         log.flush()

@@ -4,8 +4,10 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.transaction_cuts import TransactionCuts
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.storage.partition import from_what_is_left
+from eoslog.storage.unified_log import from_what_is_left
+from eoslog.store.store import engine_of
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def store(tmp_path):
 
 
 def test_it_goes_on_where_the_log_begins_now(store):
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     tried = []
 
     def read(offset):
@@ -34,13 +36,13 @@ def test_it_goes_on_where_the_log_begins_now(store):
 
 
 def test_an_offset_that_nobody_deleted_is_an_error(store):
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     with pytest.raises(OffsetOutOfRangeError):
         from_what_is_left(partition, 1000, lambda offset: partition.read(offset, 1 << 20))
 
 
 def test_a_lag_is_counted_from_where_the_log_begins_now(store, monkeypatch):
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     where = TopicPartition("t", 0)
     with store.consumer() as consumer:
         consumer.assign([where])
@@ -58,7 +60,7 @@ def test_a_lag_is_counted_from_where_the_log_begins_now(store, monkeypatch):
 
 
 def test_what_a_snapshot_asks_of_transactions_is_of_what_is_left(store):
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     with store.producer(transactional_id="t") as producer:
         producer.init_transactions()
         with producer.transaction():
@@ -69,5 +71,8 @@ def test_what_a_snapshot_asks_of_transactions_is_of_what_is_left(store):
     partition.delete_segments(70)
     assert partition.log_start_offset > 60 > first
     end = partition.log_end_offset
-    assert partition.transactions_between(first, end) == known
+    cuts = TransactionCuts([end])
+    partition.take_in_transactions(cuts, 0, first, end)
+    assert cuts.transaction_count == 1
+    assert all(cuts.met(*one) for one in known)
     assert partition.first_offset_of(known, end) == partition.log_start_offset

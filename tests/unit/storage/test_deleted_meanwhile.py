@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from prompted_process import PromptedProcess
-from unit_stores import QUIET
+from harness.crew import Member
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage import topics_file
-from eoslog.storage.partition import Partition
-from eoslog.store.store import parts_of
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of, parts_of
 
 
 @pytest.fixture
@@ -27,26 +27,28 @@ def stored(store):
 
 def test_metrics_leave_its_partitions_out(stored):
     before = stored.metrics()
-    stored.partition("gone", 0).mark_deleted()  # As another process does, in the middle of it.
+    engine_of(stored).partition(
+        "gone", 0
+    ).mark_deleted()  # As another process does, in the middle of it.
     after = stored.metrics()
     assert after["partitions"] == before["partitions"] - 1
     assert after["size_bytes"] < before["size_bytes"]
 
 
 def test_producers_leave_it_out(stored, monkeypatch):
-    producers = Partition.producers
+    producers = UnifiedLog.producers
 
     def deleted_first(partition):
         if partition.topic == "gone":
             stored.delete_topic("gone")
         return producers(partition)
 
-    monkeypatch.setattr(Partition, "producers", deleted_first)
+    monkeypatch.setattr(UnifiedLog, "producers", deleted_first)
     assert list(stored.producers()) == [TopicPartition("keep", 0)]
 
 
 def test_producers_of_a_topic_that_is_there_are_an_error_still(stored):
-    stored.partition("gone", 0).mark_deleted()
+    engine_of(stored).partition("gone", 0).mark_deleted()
     with pytest.raises(LogClosedError):
         stored.producers()
 
@@ -56,7 +58,7 @@ def test_a_look_up_is_of_an_unknown_topic(stored, ask):
     """A consumer that is closed is fatal; this one is not."""
     where = TopicPartition("gone", 0)
     with stored.consumer() as consumer:
-        stored.partition("gone", 0).mark_deleted()
+        engine_of(stored).partition("gone", 0).mark_deleted()
         with pytest.raises(UnknownTopicOrPartitionError) as caught:
             getattr(consumer, ask)({where: 0})
         assert not caught.value.fatal
@@ -68,7 +70,7 @@ def test_others_learn_of_a_change_that_was_interrupted(store_path, monkeypatch):
     path = str(store_path)
     with (
         eoslog.open(path, create=True, durability="process", config=QUIET) as store,
-        PromptedProcess() as other,
+        Member() as other,
     ):
         store.create_topic("gone")
         other.run("store = eoslog.open(path, durability='process')", path=path)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import resource
 from pathlib import Path
 
 import pytest
-from prompted_process import PromptedProcess
-from unit_stores import QUIET
+from harness.crew import Member
+from harness.waiting import eventually
+from stores import QUIET
 
 import eoslog
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 CONFIG = {**QUIET, "eoslog.spare.segments": 0}
 SEALED = 3
@@ -26,7 +27,7 @@ def store(store_path):
 @pytest.fixture
 def partition(store):
     """With sealed segments, each of one record."""
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     for _ in range(SEALED):
         fill(partition)
         partition.roll()
@@ -52,12 +53,12 @@ def deleted_logs(partition) -> int:
 def test_who_deletes_frees(partition):
     assert partition.delete_segments(partition.log_end_offset) == SEALED
     assert deleted_logs(partition) == 0
-    assert partition.free_deleted() == 0
+    assert partition.log.free_deleted() == 0
 
 
 DELETES = """
 store = eoslog.open(path, durability='process')
-partition = store.partition('t', 0)
+partition = engine_of(store).partition('t', 0)
 deleted = partition.delete_segments(partition.log_end_offset)
 """
 
@@ -66,7 +67,7 @@ deleted = partition.delete_segments(partition.log_end_offset)
 def deleted_elsewhere(partition, store_path):
     """Another process has deleted what this one has mapped, and this one has taken notice."""
     read_all(partition)
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run(DELETES, path=str(store_path))
         assert other.value("deleted") == SEALED
         fill(partition)  # Under the lock.
@@ -75,10 +76,7 @@ def deleted_elsewhere(partition, store_path):
 
 
 def test_what_another_process_deleted_is_freed_in_the_background(deleted_elsewhere):
-    deadline_s = time.monotonic() + 30
-    while deleted_logs(deleted_elsewhere):
-        assert time.monotonic() < deadline_s, "the files are held still"
-        time.sleep(0.02)
+    eventually(lambda: not deleted_logs(deleted_elsewhere), "the files are held still")
 
 
 def test_what_another_process_deleted_is_freed_by_a_close(deleted_elsewhere, store):
@@ -90,9 +88,27 @@ def test_nothing_is_freed_under_the_lock(partition, store, store_path):
     """Where every writer of every process would wait for the file system."""
     parts_of(store).checkpointer.stop()
     read_all(partition)
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run(DELETES, path=str(store_path))
         fill(partition)
         assert deleted_logs(partition) == SEALED
-        assert partition.free_deleted() == SEALED
+        assert partition.log.free_deleted() == SEALED
+        assert deleted_logs(partition) == 0
+
+
+def test_where_many_files_are_open_they_are_freed_at_once(partition, store, store_path):
+    """Else nothing could be opened until the background comes to it."""
+    parts_of(store).checkpointer.stop()
+    read_all(partition)
+    with Member() as other:
+        other.run(DELETES, path=str(store_path))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * SEALED, hard))
+        try:
+            fill(partition)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        # At the bound, no more of them need go.
+        assert deleted_logs(partition) < SEALED
+        partition.log.free_deleted()
         assert deleted_logs(partition) == 0

@@ -3,13 +3,13 @@
 import time
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
 
 from eoslog.errors import OutOfOrderSequenceError, StoreFullError
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.store.checkpointer import Checkpointer
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 OLD_MS = 1_000_000
 IDLE, YOUNG, OPEN = 7, 8, 9
@@ -29,7 +29,7 @@ def append(partition, producer_id, sequence, *, timestamp_ms=OLD_MS, epoch=0, tr
 def fill(store):
     """Three producers: one long idle, one not, one with an open transaction."""
     store.create_topic("t")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     append(partition, IDLE, 0)
     append(partition, YOUNG, 0, timestamp_ms=time.time_ns() // 1_000_000)
     append(partition, OPEN, 0, transactional=True)
@@ -50,7 +50,7 @@ def test_any_sequence_is_accepted_of_an_expired_producer(
     store.close()
     if came_from == "snapshot":
         (store_path / "state" / "lmdb" / "data.mdb").unlink()
-    partition = open_store(eoslog__producers__cached__max=cached_max).partition("t", 0)
+    partition = engine_of(open_store(eoslog__producers__cached__max=cached_max)).partition("t", 0)
     assert partition.producer_state.restored_from == came_from
     assert partition.producer(IDLE) is None
     assert known(partition) == [YOUNG, OPEN]
@@ -71,7 +71,7 @@ def test_they_stay_forgotten(open_store):
     store.close()
     for _ in range(2):
         store = open_store()
-        assert known(store.partition("t", 0)) == [YOUNG, OPEN]
+        assert known(engine_of(store).partition("t", 0)) == [YOUNG, OPEN]
         rows = parts_of(store).files.rows.rows_after(store.topics()["t"].topic_id, 0, 0, 10)
         assert [producer_id for producer_id, _ in rows] == [YOUNG, OPEN]
         store.close()
@@ -80,9 +80,9 @@ def test_they_stay_forgotten(open_store):
 def test_an_older_epoch_is_accepted_too(open_store):
     store = open_store()
     store.create_topic("t")
-    append(store.partition("t", 0), IDLE, 0, epoch=5)
+    append(engine_of(store).partition("t", 0), IDLE, 0, epoch=5)
     store.close()
-    assert append(open_store().partition("t", 0), IDLE, 3, epoch=2).base_offset == 1
+    assert append(engine_of(open_store()).partition("t", 0), IDLE, 3, epoch=2).base_offset == 1
 
 
 def test_who_wrote_what_was_replayed_stays_until_the_regular_look(open_store):
@@ -95,7 +95,7 @@ def test_who_wrote_what_was_replayed_stays_until_the_regular_look(open_store):
     append(partition, 11, 0)
     abandon(store)
     store = open_store()
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     assert known(partition) == [IDLE, YOUNG, OPEN, 10, 11]
     assert append(partition, IDLE, 1).duplicate
     oldest_ms = time.time_ns() // 1_000_000 - 86_400_000
@@ -107,7 +107,7 @@ def test_the_setting_says_how_long(open_store):
     store = open_store()
     fill(store)
     store.close()
-    partition = open_store(producer__id__expiration__ms=2**60).partition("t", 0)
+    partition = engine_of(open_store(producer__id__expiration__ms=2**60)).partition("t", 0)
     assert known(partition) == [IDLE, YOUNG, OPEN]
 
 
@@ -143,9 +143,9 @@ def test_ids_of_staged_jobs_stay(open_store):
     """Else a job that was decided could be adopted twice."""
     store = open_store()
     store.create_topic("t")
-    append(store.partition("t", 0), STAGED_PRODUCER_ID_MIN + 5, 0)
+    append(engine_of(store).partition("t", 0), STAGED_PRODUCER_ID_MIN + 5, 0)
     store.close()
-    assert known(open_store().partition("t", 0)) == [STAGED_PRODUCER_ID_MIN + 5]
+    assert known(engine_of(open_store()).partition("t", 0)) == [STAGED_PRODUCER_ID_MIN + 5]
 
 
 def test_a_transactional_id_goes_on(open_store):
@@ -158,7 +158,7 @@ def test_a_transactional_id_goes_on(open_store):
     store.close()
     store = open_store(producer__id__expiration__ms=1)
     time.sleep(0.01)
-    assert known(store.partition("t", 0)) == []
+    assert known(engine_of(store).partition("t", 0)) == []
     with store.producer(transactional_id="x") as producer:
         producer.init_transactions()
         with producer.transaction():
@@ -171,8 +171,8 @@ def test_those_who_follow_see_the_same(open_store, store_path):
     fill(store)
     store.close()
     store = open_store("commit")
-    with PromptedProcess() as other:
-        partition = store.partition("t", 0)
+    with Member() as other:
+        partition = engine_of(store).partition("t", 0)
         other.run("partition = eoslog.open(path).partition('t', 0)", path=str(store_path))
         ids = "[one.producer_id for one in partition.producers()]"
         assert other.value(ids) == known(partition) == [YOUNG, OPEN]
@@ -189,7 +189,7 @@ def test_what_cannot_be_written_down_keeps_no_partition_closed(open_store, monke
         raise StoreFullError("no room")
 
     monkeypatch.setattr(PartitionProducers, "forget", refuse)
-    assert known(open_store().partition("t", 0)) == [IDLE, YOUNG, OPEN]
+    assert known(engine_of(open_store()).partition("t", 0)) == [IDLE, YOUNG, OPEN]
     assert "t-0: expired producers are kept: no room" in caplog.text
 
 

@@ -18,7 +18,7 @@ from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreError
 from eoslog.fs import atomic_file
-from eoslog.groups.group_coordinator import MemberHeartbeats
+from eoslog.groups.coordinator import MemberHeartbeats
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.staging.attempt_files import AttemptFiles
 

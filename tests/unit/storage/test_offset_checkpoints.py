@@ -1,5 +1,6 @@
 """The checkpoints at the top of a store are replaced where they say something new, together."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
 )
 from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
+from eoslog.store.store import engine_of, parts_of
 
 T0 = TopicPartition("t", 0)
 NAMES = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
@@ -148,6 +150,7 @@ def is_ours(frame):
     [
         (lambda one: one.write({T0: LastOffsets(20, 2, 22, 20)}), ({T0: 20}, {T0: 2}, {T0: 22})),
         (lambda one: one.raise_start(T0, lambda: 3), ({T0: 10}, {T0: 3}, {T0: 12})),
+        (lambda one: one.lower_recovery_point(T0, 4), ({T0: 4}, {T0: 1}, {T0: 12})),
         (lambda one: one.forget([T0]), ({}, {}, {})),
     ],
 )
@@ -188,3 +191,63 @@ def test_a_start_whose_directory_could_not_be_synced_is_synced_the_next_time(
     synced.clear()
     checkpoints.raise_start(T0, lambda: 7)
     assert "." in synced
+
+
+def test_a_lowered_recovery_point_rises_with_what_is_flushed_alone(tmp_path, shared):
+    """Commits raise the recovery point, and sync no index files: a checkpoint is not to pass it."""
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    checkpoints.lower_recovery_point(T0, 4)
+    checkpoints.lower_recovery_point(T0, 6)
+    assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 4}
+    checkpoints.write({T0: LastOffsets(8, 1, 12, 4)})
+    assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 4}
+
+
+def test_a_loss_is_noted_while_another_thread_writes_the_checkpoints(store_path, monkeypatch):
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("t", config={"segment.bytes": 4096})
+        engine_of(store).partition("t", 0).append_columns([b"v" * 300] * 30)
+    sorted((store_path / "t-0").glob("*.log"))[-1].unlink()
+    begun = threading.Event()
+    lower = OffsetCheckpoints.lower_recovery_point
+
+    def noted(self, where: TopicPartition, offset: int) -> None:
+        begun.set()
+        lower(self, where, offset)
+
+    monkeypatch.setattr(OffsetCheckpoints, "lower_recovery_point", noted)
+    with eoslog.open(store_path) as store:
+        checkpointer = parts_of(store).checkpointer
+        look = checkpointer._known_offsets
+        opening = threading.Thread(target=store.partition, args=("t", 0), daemon=True)
+
+        def look_meanwhile(*arguments: object) -> object:
+            opening.start()
+            assert begun.wait(30)
+            return look(*arguments)
+
+        monkeypatch.setattr(checkpointer, "_known_offsets", look_meanwhile)
+        writing = threading.Thread(target=checkpointer._write_offsets, daemon=True)
+        writing.start()
+        writing.join(30)
+        assert not writing.is_alive(), "each of the two waits for the other"
+        opening.join()
+        end = store.partition("t", 0).log_end_offset
+        assert read_checkpoint(store_path / RECOVERY_POINT)[T0] == end
+
+
+def test_room_is_reserved_where_the_file_can_be_looked_at(tmp_path, shared, monkeypatch):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    stat = Path.stat
+
+    def refuse(path: Path, **options: bool) -> object:
+        if path.name == LOG_START_OFFSET:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    checkpoints.reserve()
+    monkeypatch.undo()
+    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    assert read_checkpoint(tmp_path / LOG_START_OFFSET) == {T0: 1}

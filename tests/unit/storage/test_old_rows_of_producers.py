@@ -10,7 +10,7 @@ from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog.store.retention import apply_retention
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 WRITTEN = {"producer_id": 123_456, "producer_epoch": 0, "base_sequence": 0}
 CONFIG = {"retention.bytes": 3000, "retention.ms": -1}
@@ -26,7 +26,7 @@ def path(tmp_path):
         store.producer().append("rows", 0, [b"0"] * 5)
     shutil.copytree(path / "state" / "lmdb", earlier)
     with eoslog.open(path, durability="process") as store:
-        partition = store.partition("rows", 0)
+        partition = engine_of(store).partition("rows", 0)
         assert not partition.append_columns(VALUES, **WRITTEN).duplicate
         other = store.producer()
         for _ in range(60):
@@ -42,7 +42,7 @@ def path(tmp_path):
 
 def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
     with caplog.at_level(logging.INFO, "eoslog"), eoslog.open(path) as store:
-        partition = store.partition("rows", 0)
+        partition = engine_of(store).partition("rows", 0)
         assert "a snapshot is used" in caplog.text
         assert partition.producer_state.restored_from == "snapshot"
         end = partition.log_end_offset
@@ -51,7 +51,7 @@ def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
         assert store.verify() == []
     with eoslog.open(path) as store:
         # From LMDB again, which has them now.
-        partition = store.partition("rows", 0)
+        partition = engine_of(store).partition("rows", 0)
         assert partition.producer_state.restored_from == "rows"
         assert partition.append_columns(VALUES, **WRITTEN).duplicate
         assert store.verify() == []
@@ -65,7 +65,7 @@ def test_without_a_snapshot_it_is_told(path, rows):
     if rows == "log":
         shutil.rmtree(path / "state" / "lmdb")
     with eoslog.open(path) as store:
-        assert store.partition("rows", 0).producer_state.restored_from == rows
+        assert engine_of(store).partition("rows", 0).producer_state.restored_from == rows
         (problem,) = store.verify()
         assert "taken for new" in str(problem)
     with eoslog.open(path) as store:

@@ -1,10 +1,10 @@
 """A partition as its users see it: offsets, raw batches, syncs, producers, readers held back."""
 
-import shutil
 import threading
 
 import numpy as np
 import pytest
+from store_copies import copy_store
 
 import eoslog
 from eoslog.bindings.record_batch import BatchEncoder, iter_batches
@@ -14,13 +14,13 @@ from eoslog.errors import (
     OutOfOrderSequenceError,
     StoreFailedError,
 )
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 
 @pytest.fixture
 def partition(store):
     store.create_topic("t", config={"segment.bytes": 4096})
-    return store.partition("t", 0)
+    return engine_of(store).partition("t", 0)
 
 
 def raw_batch(values, producer_id=-1, epoch=-1, sequence=-1):
@@ -90,25 +90,25 @@ def test_held_readers_see_nothing_new_until_they_are_released(partition):
 
 def test_threads_that_wait_for_a_sync_share_it(partition):
     partition.append_columns([b"x"] * 3)
-    before = partition._log.sync_count
+    before = partition.log.sync_count
     threads = [threading.Thread(target=partition.sync_up_to, args=(3,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert partition._log.sync_count == before + 1
+    assert partition.log.sync_count == before + 1
     assert partition.recovery_point == 3
     partition.sync_up_to(2)
-    assert partition._log.sync_count == before + 1
+    assert partition.log.sync_count == before + 1
     partition.flush()
-    assert partition._log.sync_count == before + 2
+    assert partition.log.sync_count == before + 2
 
 
 def test_a_producer_evicted_in_the_middle_of_a_call_does_not_break_it(open_store):
     """A columnar append of many batches, beside a thread that evicts whatever is idle."""
     store = open_store(eoslog__producers__cached__max=1)
     store.create_topic("t", config={"max.message.bytes": 200})
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     for producer_id in range(10):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
     stop = threading.Event()
@@ -138,7 +138,7 @@ def test_a_producer_evicted_in_the_middle_of_a_call_does_not_break_it(open_store
 def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
     store = open_store(eoslog__producers__cached__max=1)
     store.create_topic("t")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     for producer_id in range(5):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
     partition.producer_state.persist()
@@ -149,7 +149,7 @@ def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
     with pytest.raises(StoreFailedError, match="reopen"):
         partition.producer_state.save_copies()
     abandon(store)
-    partition = open_store().partition("t", 0)
+    partition = engine_of(open_store()).partition("t", 0)
     assert partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
     with pytest.raises(OutOfOrderSequenceError):
         partition.append_columns([b"x"], producer_id=1, producer_epoch=0, base_sequence=5)
@@ -203,7 +203,7 @@ def test_a_producer_that_is_about_to_write_for_the_first_time_stays(partition):
 def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp_path):
     with eoslog.open(tmp_path / "s", create=True, durability="process") as store:
         store.create_topic("t")
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         partition.append_columns(
             [b"aborted"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
         )
@@ -211,9 +211,9 @@ def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp
         partition.append_marker(7, 1, 0, False)
         # The row in LMDB still has the transaction open; it may not go like that.
         partition.producer_state.forget([7])
-        shutil.copytree(store.path, tmp_path / "killed")
+        copy_store(store.path, tmp_path / "killed")
     with eoslog.open(tmp_path / "killed") as store:
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         assert partition.fetch_records(0, 10, 1 << 20, "read_committed") == ([], 2)
         assert len(partition.fetch_records(0, 10, 1 << 20)[0]) == 1
 
@@ -238,7 +238,7 @@ def test_the_row_of_an_adopted_producer_goes_with_it(partition, store, open_stor
     partition.producer_state.persist()
     partition.producer_state.forget_adopted([first])
     abandon(store)
-    partition = open_store().partition("t", 0)
+    partition = engine_of(open_store()).partition("t", 0)
     assert [one.producer_id for one in partition.producers()] == [second]
 
 
@@ -248,7 +248,7 @@ def test_an_adopted_producer_that_a_crash_brought_back_expires(partition, store,
     second = adopted(partition, (1 << 62) + 1)
     partition.producer_state.forget_adopted([second])
     abandon(store)
-    partition = open_store().partition("t", 0)
+    partition = engine_of(open_store()).partition("t", 0)
     known = [(one.producer_id, one.last_sequence) for one in partition.producers()]
     assert known == [(first, 1), (second, 1)]
     assert partition.producer_state.expire(10**15, frozenset) == 2
@@ -259,7 +259,7 @@ def test_an_adopted_producer_that_a_crash_brought_back_expires(partition, store,
 def two_batches(store):
     """A partition with two batches of 22 records, each in several pieces when it is read."""
     store.create_topic("t")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     for _ in range(2):
         partition.append_columns(CELLS, list(reversed(CELLS)))
     return partition
@@ -312,7 +312,7 @@ def test_nothing_of_a_batch_with_a_wrong_bit_is_given(two_batches, place):
 def test_a_new_file_is_filled_in_small_steps(store):
     """Whoever fills it has the lock: other writers wait for him."""
     store.create_topic("t")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     (file,) = partition.path.glob("*.log")
     for _ in range(40):
         partition.append_columns([bytes(1 << 18)])

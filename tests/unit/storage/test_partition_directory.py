@@ -1,7 +1,13 @@
 """Spare files of topics that are gone do not stay for ever."""
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
+from eoslog.errors import StoreFailedError
+from eoslog.storage.topic_registry import partition_directories
 from eoslog.store.store import abandon
 
 
@@ -38,3 +44,15 @@ def test_one_that_cannot_be_removed_is_left(open_store, store_path, monkeypatch,
     open_store()
     assert path.exists()
     assert "gone-0" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["iterdir", "is_dir"])
+def test_a_store_that_cannot_be_listed_is_named(tmp_path, monkeypatch, call):
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    (tmp_path / "t-0").mkdir()
+    assert [*partition_directories(tmp_path)] == [(("t", 0), tmp_path / "t-0")]
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(StoreFailedError, match=f"reading {tmp_path}"):
+        [*partition_directories(tmp_path)]

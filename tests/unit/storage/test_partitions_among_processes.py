@@ -8,24 +8,19 @@ import threading
 import time
 
 import pytest
-from prompted_process import PromptedProcess, PromptedProcessError
+from harness.crew import Member, MemberError, run_and_kill
+from harness.waiting import eventually
 from short_form import short_form
-from unit_stores import QUIET, run_and_kill
+from stores import QUIET
 
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, OutOfOrderSequenceError, UnknownTopicOrPartitionError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
 from eoslog.store.peer_monitor import PeerMonitor
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 T0 = TopicPartition("t", 0)
 SMALL = {"eoslog.spare.segments": 0}
-
-
-def eventually(condition, timeout_s=30):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -34,7 +29,7 @@ def other(store_path):
     started = []
 
     def start(**config):
-        started.append(PromptedProcess())
+        started.append(Member())
         settings = {**QUIET, **SMALL, **{name.replace("__", "."): n for name, n in config.items()}}
         started[-1].run(
             "store = eoslog.open(path, config=config, durability='process')",
@@ -45,10 +40,34 @@ def other(store_path):
 
     yield start
     for one in started:
-        one.__exit__(None, None, None)
+        one.dispose()
 
 
 # Producers.
+
+
+@pytest.mark.parametrize("cached_max", [1, 100])
+def test_the_ids_of_another_process_that_lives_do_not_expire(open_store, other, cached_max):
+    store = open_store(eoslog__producers__cached__max=cached_max)
+    store.create_topic("t")
+    peer = other()
+    peer.run(
+        "live = [store.producer() for _ in range(3)]\n"
+        "for one in live:\n"
+        "    one.append('t', 0, [b'x'], timestamps=[1])"
+    )
+    partition = engine_of(store).partition("t", 0)
+    partition.producer_state.persist()
+    with store.producer() as own:
+        own.append("t", 0, [b"x"], timestamps=[1])
+    find_exempt = parts_of(store).checkpointer.unexpiring_producer_ids
+    del own
+    ids = peer.value("[one.producer_id for one in live]")
+    assert partition.producer_state.expire(10**15, find_exempt) == 1
+    assert [one.producer_id for one in partition.producers()] == ids
+    peer.kill()
+    assert partition.producer_state.expire(10**15, find_exempt) == 3
+    assert partition.producers() == []
 
 
 class Numbers:
@@ -75,8 +94,9 @@ class Numbers:
 
 
 APPEND = """
+from eoslog.store.store import engine_of
 def append(producer_id, sequence, count):
-    result = store.partition(topic, 0).append_columns(
+    result = engine_of(store).partition(topic, 0).append_columns(
         [b"x"] * count, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
     )
     return result.base_offset, result.duplicate
@@ -107,9 +127,9 @@ def test_producers_that_are_evicted_in_one_process_and_write_in_another(open_sto
 
     def persist(which):
         if which == 0:
-            store.partition("t", 0).producer_state.persist()
+            engine_of(store).partition("t", 0).producer_state.persist()
         else:
-            peers[which - 1].run("store.partition('t', 0).producer_state.persist()")
+            peers[which - 1].run("engine_of(store).partition('t', 0).producer_state.persist()")
 
     for _ in range(250):
         which = noise.randrange(3)
@@ -129,13 +149,13 @@ def test_producers_that_are_evicted_in_one_process_and_write_in_another(open_sto
             assert all(
                 len(one.batches) == min(5, len(model.last[one.producer_id])) for one in states
             )
-    assert store.partition("t", 0).log.evicted_producer_count
+    assert engine_of(store).partition("t", 0).log.evicted_producer_count
     for peer in peers:
         peer.run("store.close()")
         peer.leave()
     store.close()
     store = open_store(eoslog__producers__cached__max=cached_max)
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     assert partition.producer_state.restored_from == "rows"
     for producer_id in range(12):
         for back in range(5):
@@ -147,11 +167,11 @@ def test_rows_that_another_process_stored_are_enough(store, other):
     store.create_topic("t")
     peer = other()
     append, there = appending(store), appending_there(peer)
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     append(1, 0, 3)
     partition.producer_state.persist()
     there(2, 0, 3)
-    peer.run("store.partition('t', 0).producer_state.persist()")
+    peer.run("engine_of(store).partition('t', 0).producer_state.persist()")
     append(3, 0, 1)
     # Only a record behind: that is left as it is, and what is stored is known.
     partition.producer_state.persist(behind_max=10)
@@ -159,21 +179,21 @@ def test_rows_that_another_process_stored_are_enough(store, other):
     assert parts_of(store).files.rows.read_head(partition.topic_id, 0).offset == 6
     partition.producer_state.persist()
     assert parts_of(store).files.rows.read_head(partition.topic_id, 0) == (7, 3)
-    peer.run("store.partition('t', 0).producer_state.persist()")
-    assert peer.value("store.partition('t', 0).producer_state.persisted_offset") == 7
+    peer.run("engine_of(store).partition('t', 0).producer_state.persist()")
+    assert peer.value("engine_of(store).partition('t', 0).producer_state.persisted_offset") == 7
 
 
 def test_a_process_that_joins_knows_what_was_never_written_down(store, other):
     store.create_topic("t")
     append = appending(store)
     append(1, 0, 3)
-    store.partition("t", 0).producer_state.persist()
+    engine_of(store).partition("t", 0).producer_state.persist()
     append(1, 3, 2)
     append(2, 0, 1)
     peer = other()
     there = appending_there(peer)
-    assert peer.value("store.partition('t', 0).attached")
-    assert peer.value("store.partition('t', 0).producer_state.restored_from") == "rows"
+    assert peer.value("engine_of(store).partition('t', 0).attached")
+    assert peer.value("engine_of(store).partition('t', 0).producer_state.restored_from") == "rows"
     assert there(1, 3, 2) == (3, True)
     assert there(1, 0, 3) == (0, True)
     assert there(2, 1, 1) == (6, False)
@@ -185,24 +205,25 @@ def test_a_process_that_joins_knows_what_was_never_written_down(store, other):
 def test_rows_are_stored_for_a_process_that_died(open_store, other):
     store = open_store(eoslog__checkpoint__interval__ms=20)
     store.create_topic("t")
-    store.partition("t", 0)
+    producers = engine_of(store).partition("t", 0).producer_state
+    eventually(lambda: producers.persisted_offset == 0)  # The opening of the partition is over.
     peer = other()
     appending_there(peer)(1, 0, 3)
     time.sleep(0.2)
-    assert store.partition("t", 0).producer_state.persisted_offset < 3
+    assert producers.persisted_offset == 0
     peer.kill()
-    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 3)
+    eventually(lambda: producers.persisted_offset == 3)
 
 
 def test_a_process_that_only_reads_keeps_few_producers(open_store, other):
     store = open_store(eoslog__producers__cached__max=10)
     store.create_topic("t")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     peer = other()
     there = appending_there(peer)
     for producer_id in range(100):
         there(producer_id, 0, 1)
-    peer.run("store.partition('t', 0).producer_state.persist()")
+    peer.run("engine_of(store).partition('t', 0).producer_state.persist()")
     eventually(lambda: partition.log.producer_count <= 10 and partition.log_end_offset == 100)
     assert len(partition.producers()) == 100
 
@@ -213,7 +234,7 @@ def test_a_process_that_only_reads_keeps_few_producers(open_store, other):
 def test_a_deleted_topic_is_let_go_of_by_all(store, other, store_path):
     store.create_topic("t", partitions=2)
     store.create_topic("u")
-    partition, keeps = store.partition("t", 0), store.partition("u", 0)
+    partition, keeps = engine_of(store).partition("t", 0), engine_of(store).partition("u", 0)
     appending(store)(1, 0, 3)
     peer = other()
     appending_there(peer)(1, 3, 1)
@@ -224,7 +245,7 @@ def test_a_deleted_topic_is_let_go_of_by_all(store, other, store_path):
         _ = partition.log_end_offset
     with pytest.raises(UnknownTopicOrPartitionError):
         store.partition("t", 0)
-    assert store.partition("u", 0) is keeps
+    assert engine_of(store).partition("u", 0) is keeps
     for name in ("t-0", "state/control/t-0", "state/spare/t-0"):
         assert not (store_path / name).exists()
     peer.run("store.create_topic('t')")
@@ -263,7 +284,7 @@ def test_partitions_are_opened_while_their_topic_is_deleted_and_made_again(open_
         "def look():\n"
         "    while not stop.is_set():\n"
         "        try:\n"
-        "            store.partition('t', 0).append_columns([b'x'])\n"
+        "            engine_of(store).partition('t', 0).append_columns([b'x'])\n"
         "            counts[0] += 1\n"
         "        except (errors.UnknownTopicOrPartitionError, errors.LogClosedError):\n"
         "            pass\n"
@@ -290,7 +311,7 @@ def test_partitions_are_opened_while_their_topic_is_deleted_and_made_again(open_
 
 
 def test_internal_partitions_are_made_by_several_at_once(store, store_path):
-    peers = [PromptedProcess() for _ in range(3)]
+    peers = [Member() for _ in range(3)]
     try:
         for peer in peers:
             peer.run("store = eoslog.open(path, durability='process')", path=str(store_path))
@@ -303,7 +324,7 @@ def test_internal_partitions_are_made_by_several_at_once(store, store_path):
             for one in range(8):
                 parts_of(store).files.partitions.internal_partition(topic, one)
             for peer in peers:
-                peer.end()
+                peer.answer()
             assert parts_of(store).files.partitions.existing_internal_partitions(topic) == list(
                 range(8)
             )
@@ -314,7 +335,7 @@ def test_internal_partitions_are_made_by_several_at_once(store, store_path):
             assert len(ids) == 1
     finally:
         for peer in peers:
-            peer.__exit__(None, None, None)
+            peer.dispose()
 
 
 # Opening and closing.
@@ -325,8 +346,8 @@ def test_what_nobody_recovered_is_recovered_by_whoever_opens_it(open_store, othe
         store_path,
         "for name in ('t', 'u', 'v'):\n"
         "    store.create_topic(name)\n"
-        "    store.partition(name, 0).append_columns([b'x'] * 3)\n"
-        "    store.partition(name, 0).flush()\n",
+        "    engine_of(store).partition(name, 0).append_columns([b'x'] * 3)\n"
+        "    engine_of(store).partition(name, 0).flush()\n",
     )
     for name in ("t", "u"):
         with open(next((store_path / f"{name}-0").glob("*.log")), "r+b") as file:
@@ -340,19 +361,20 @@ def test_what_nobody_recovered_is_recovered_by_whoever_opens_it(open_store, othe
     }
     peer = other()
     assert peer.value("store.partition('t', 0).log_end_offset") == 3
-    assert not peer.value("store.partition('t', 0).attached")
+    assert not peer.value("engine_of(store).partition('t', 0).attached")
     assert T0 not in parts_of(store).files.partitions.unrecovered
-    assert store.partition("t", 0).attached
+    assert engine_of(store).partition("t", 0).attached
     assert store.partition("u", 0).log_end_offset == 3
     assert not peer.value(
         "eoslog.TopicPartition('u', 0) in parts_of(store).files.partitions.unrecovered"
     )
     store.close()
-    peer.run("store.close()")
+    peer.run("from eoslog.storage import opened_partitions as opened")
+    peer.run("opened.RECOVERY_AT_CLOSE_S = 0; store.close()")
     assert not (store_path / ".kafka_cleanshutdown").exists()
     store = open_store()
     assert parts_of(store).files.partitions.unrecovered == {TopicPartition("v", 0)}
-    assert store.partition("t", 0).cut_bytes == 0
+    assert engine_of(store).partition("t", 0).cut_bytes == 0
 
 
 def test_the_last_one_closes_what_the_others_opened(open_store, other, store_path):
@@ -360,7 +382,9 @@ def test_the_last_one_closes_what_the_others_opened(open_store, other, store_pat
     store.create_topic("t", partitions=3)
     peers = [other(), other()]
     for number, peer in enumerate(peers):
-        peer.run("store.partition('t', number).append_columns([b'x'] * 3)", number=number)
+        peer.run(
+            "engine_of(store).partition('t', number).append_columns([b'x'] * 3)", number=number
+        )
     peers[0].run("store.close()")
     assert parts_of(store).files.partitions.if_open(T0) is None
     peers[1].kill()
@@ -368,7 +392,7 @@ def test_the_last_one_closes_what_the_others_opened(open_store, other, store_pat
     assert (store_path / ".kafka_cleanshutdown").exists()
     store = open_store()
     for number in range(3):
-        partition = store.partition("t", number)
+        partition = engine_of(store).partition("t", number)
         assert partition.log_end_offset == (3 if number < 2 else 0)
         assert partition.recovery_point == partition.log_end_offset
     assert store.verify() == []
@@ -377,7 +401,7 @@ def test_the_last_one_closes_what_the_others_opened(open_store, other, store_pat
 def test_another_process_attaches_while_one_appends(store, other):
     store.create_topic("t", config={"segment.bytes": 8192})
     stop = threading.Event()
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
 
     def write():
         while not stop.is_set():
@@ -385,7 +409,7 @@ def test_another_process_attaches_while_one_appends(store, other):
 
     thread = threading.Thread(target=write)
     # Both have started before the log grows: there is less to verify then.
-    with PromptedProcess() as first, PromptedProcess() as second:
+    with Member() as first, Member() as second:
         for peer in (first, second):
             peer.run("path = given", given=str(store.path))
         thread.start()
@@ -394,7 +418,7 @@ def test_another_process_attaches_while_one_appends(store, other):
                 peer.run("store = eoslog.open(path, durability='process')")
                 before = partition.log_end_offset
                 assert peer.value("store.partition('t', 0).log_end_offset") >= before
-                peer.run("store.partition('t', 0).append_columns([b'x'])")
+                peer.run("engine_of(store).partition('t', 0).append_columns([b'x'])")
                 peer.run("store.close()")
         finally:
             stop.set()
@@ -414,9 +438,9 @@ def test_one_process_does_what_is_for_all_and_another_goes_on_when_it_dies(open_
     eventually(lambda: leader.value("parts_of(store).checkpointer._peers._leads"))
     store = open_store(**busy, **{"eoslog.spare.segments": 0})
     for _ in range(20):
-        leader.run("store.partition('t', 0).append_columns([bytes(1000)])")
+        leader.run("engine_of(store).partition('t', 0).append_columns([bytes(1000)])")
     eventually(lambda: leader.value("store.metrics()['checkpointer']['segments_deleted']"))
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     start = partition.log_start_offset
     assert start > 0
     for _ in range(20):
@@ -447,7 +471,7 @@ def test_an_idle_process_looks_at_partitions_only_after_a_change(open_store, oth
     store = open_store()
     store.create_topic("t", partitions=8)
     for number in range(8):
-        store.partition("t", number).append_columns([b"x"])
+        engine_of(store).partition("t", number).append_columns([b"x"])
     peer = other(**{"eoslog.checkpoint.interval.ms": 50})
 
     def is_quiet():
@@ -460,9 +484,9 @@ def test_an_idle_process_looks_at_partitions_only_after_a_change(open_store, oth
         return lambda: len(followed) >= known + 8
 
     for change in (
-        "store.partition('t', 3).append_columns([b'x'])",
-        "for _ in range(20): store.partition('t', 4).append_columns([b'x'])",
-        "store.partition('t', 3).roll(); store.partition('t', 3).delete_segments(2)",
+        "engine_of(store).partition('t', 3).append_columns([b'x'])",
+        "for _ in range(20): engine_of(store).partition('t', 4).append_columns([b'x'])",
+        "log = engine_of(store).partition('t', 3); log.roll(); log.delete_segments(2)",
     ):
         eventually(is_quiet)
         met = is_followed()
@@ -475,14 +499,14 @@ def test_an_idle_process_looks_at_partitions_only_after_a_change(open_store, oth
 def test_a_spare_file_is_made_by_one_at_a_time(open_store, store_path):
     store = open_store(**{"eoslog.spare.segments": 1})
     store.create_topic("t", config={"segment.bytes": 1 << 20})
-    partition = store.partition("t", 0)
-    with PromptedProcess() as peer:
+    partition = engine_of(store).partition("t", 0)
+    with Member() as peer:
         peer.run("store = eoslog.open(path, durability='process')", path=str(store_path))
         spare = store_path / "state" / "spare" / "t-0"
         for _ in range(5):
-            peer.begin("made = store.partition('t', 0).prepare_spare()")
+            peer.begin("made = engine_of(store).partition('t', 0).prepare_spare()")
             made = partition.prepare_spare()
-            peer.end()
+            peer.answer()
             made += peer.value("made")
             assert made <= 1
             assert [one.name for one in spare.iterdir()] == ["0.spare"]
@@ -498,7 +522,7 @@ def test_errors_of_a_background_thread_are_few(open_store, other):
     time.sleep(2.5)
     assert store.metrics()["checkpointer"]["errors"] == []
     assert peer.value("store.metrics()['checkpointer']['errors']") == []
-    with pytest.raises(PromptedProcessError, match="UnknownTopic"):
+    with pytest.raises(MemberError, match="UnknownTopic"):
         peer.run("store.partition('nope', 0)")
 
 
@@ -530,7 +554,7 @@ def test_a_process_that_fell_behind_takes_the_log_up_anew(open_store, other):
     ends = {}
     try:
         for first, append in behind.items():
-            partition = store.partition(first, 0)
+            partition = engine_of(store).partition(first, 0)
             for number in range(20):
                 partition.append_columns(
                     [bytes(1000)], producer_id=2, producer_epoch=0, base_sequence=number
@@ -544,7 +568,7 @@ def test_a_process_that_fell_behind_takes_the_log_up_anew(open_store, other):
     for first, append in behind.items():
         start, end = ends[first]
         there = appending_there(peer, first)
-        peer.run("partition = store.partition(topic, 0)", topic=first)
+        peer.run("partition = engine_of(store).partition(topic, 0)", topic=first)
         assert peer.value(FIRST[first], start=start, end=end), first
         if first == "close":
             assert append(1, 3, 2) == (end - 2, True)
@@ -556,17 +580,52 @@ def test_a_process_that_fell_behind_takes_the_log_up_anew(open_store, other):
     assert store.verify() == []
 
 
+def test_readers_know_the_end_while_another_thread_takes_the_log_up_again(open_store, other):
+    """Until it is done that thread keeps the last stable offset at the log start."""
+    store = open_store(**SMALL)
+    store.create_topic("t", config={"segment.bytes": 4096})
+    partition = engine_of(store).partition("t", 0)
+    partition.append_columns([b"before"])
+    peer = other()
+    peer.run(
+        "from eoslog.storage.partition_producers import PartitionProducers\n"
+        "parts_of(store).checkpointer.stop()\n"
+        "partition = engine_of(store).partition('t', 0)\n"
+        "restore = PartitionProducers._restore\n"
+        "inside, goes_on = threading.Event(), threading.Event()\n"
+        "def gated(producers):\n"
+        "    if threading.current_thread() is thread:\n"
+        "        inside.set()\n"
+        "        goes_on.wait()\n"
+        "    return restore(producers)\n"
+        "PartitionProducers._restore = gated\n"
+        "thread = threading.Thread(target=partition.refresh)\n"
+    )
+    for _ in range(20):
+        partition.append_columns([bytes(1000)])
+    partition.producer_state.save_copies()
+    assert partition.delete_segments(partition.log_end_offset) > 3
+    peer.run(
+        "found = []\n"
+        "reader = threading.Thread(target=lambda: found.append(partition.last_stable_offset))\n"
+        "thread.start(); inside.wait(); reader.start()\n"
+        "reader.join(0.2)  # It waits; one that does not is through by then.\n"
+        "goes_on.set(); reader.join(); thread.join()"
+    )
+    assert peer.value("found") == [partition.log_end_offset]
+
+
 def test_threads_go_on_while_the_log_is_taken_up_anew(open_store, other):
     store = open_store(**SMALL)
     store.create_topic("t", config={"segment.bytes": 4096})
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     peer = other()
     peer.run(
         "wrong, next_sequence = [], {}\n"
         "def write(producer_id):\n"
         "    for _ in range(20):\n"
         "        for wanted in (False, True):\n"
-        "            result = store.partition('t', 0).append_columns(\n"
+        "            result = engine_of(store).partition('t', 0).append_columns(\n"
         "                [bytes(100)], producer_id=producer_id, producer_epoch=0,\n"
         "                base_sequence=next_sequence.setdefault(producer_id, 0))\n"
         "            if result.duplicate is not wanted:\n"
@@ -588,3 +647,22 @@ def test_threads_go_on_while_the_log_is_taken_up_anew(open_store, other):
         peer.run("all_write()")
     assert peer.value("wrong") == []
     assert store.verify() == []
+
+
+def test_no_segment_goes_above_the_start_that_was_written_down(open_store, other, store_path):
+    """Another process rolled the log, and this one learns of it within the deletion."""
+    store = open_store(**SMALL)
+    store.create_topic("t", config={"segment.bytes": 4096})
+    append, there = appending(store), appending_there(other())
+    for number in range(100):
+        append(7, 5 * number, 5)
+    partition = engine_of(store).partition("t", 0)
+    assert partition.segment_count > 2
+    for number in range(100, 200):
+        there(7, 5 * number, 5)
+    for _ in range(2):
+        partition.delete_segments(1000)
+        first = int(min(one.name for one in (store_path / "t-0").glob("*.log"))[:20])
+        assert 0 < first <= read_checkpoint(store_path / LOG_START_OFFSET)[T0]
+        partition.refresh()
+    assert first > 500

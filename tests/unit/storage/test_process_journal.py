@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -9,22 +10,23 @@ import threading
 import time
 
 import pytest
-from commit_journals import LARGE, SMALL, journal_of, wait_until, with_journal
-from crash.transaction_trace import end_of_life
+from commit_journals import LARGE, SMALL, journal_of, with_journal
+from harness.waiting import eventually
 from partition_files import all_records
+from staged_jobs import load
+from stores import QUIET
 
 import eoslog
 from eoslog.bindings.transaction_record import decode_transaction_value
+from eoslog.common.config import NO_LIMIT
 from eoslog.errors import InvalidConfigError, StoreFailedError
 from eoslog.fs.file_system import Mount
 from eoslog.fs.identity_files import id_bytes
 from eoslog.storage import process_journal
 from eoslog.storage.journal_replay import halves_of, journal_files, ranges_of
 from eoslog.storage.process_journal import HALF_BYTES_MIN, ProcessJournal
-from eoslog.store import store_files
-from eoslog.store.store import parts_of
-
-QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
+from eoslog.store import files as store_files
+from eoslog.store.store import abandon, engine_of, parts_of
 
 
 def opened(path, durability="always", **settings):
@@ -42,11 +44,11 @@ def store(tmp_path):
 
 
 def values_of(store, number=0):
-    return [one.value for one in all_records(store.partition("t", number))]
+    return [one.value for one in all_records(engine_of(store).partition("t", number))]
 
 
 def test_an_append_is_one_record_of_the_journal_and_no_sync(store):
-    producer, log = store.producer(), store.partition("t", 0).log
+    producer, log = store.producer(), engine_of(store).partition("t", 0).log
     syncs, before = log.sync_count, journal_of(store).journal.counts
     for number in range(5):
         producer.append("t", 0, [b"%d" % number])
@@ -59,15 +61,11 @@ def test_an_append_is_one_record_of_the_journal_and_no_sync(store):
 
 
 def test_a_small_staged_job_is_durable_by_the_journal(store):
-    producer = store.producer(transactional_id="job", staged=True)
-    producer.init_transactions()
-    logs = [store.partition("t", number).log for number in range(3)]
+    logs = [engine_of(store).partition("t", number).log for number in range(3)]
     syncs = [log.sync_count for log in logs]
     for number in range(3):
         store.producer().append("t", number, [b"before"])
-    with producer.transaction():
-        for number in range(3):
-            producer.append("t", number, [b"job"])
+    load(store, "job", {("t", number): [b"job"] for number in range(3)})
     assert [log.sync_count for log in logs] == syncs
     for number, log in enumerate(logs):
         assert log.durable_offset == log.log_end_offset == 3
@@ -130,7 +128,7 @@ def append_beside_others(store, threads_count, rounds):
     barrier = threading.Barrier(threads_count)
 
     def append(number):
-        producer, log = store.producer(), store.partition("t", number % 3).log
+        producer, log = store.producer(), engine_of(store).partition("t", number % 3).log
         barrier.wait()
         for _ in range(rounds):
             result = producer.append("t", number % 3, [bytes(20_000)])
@@ -154,16 +152,16 @@ def test_threads_share_records(store, threads_count):
         after = journal_of(store).journal.counts
         return after["records"] - before["records"] < after["requests"] - before["requests"]
 
-    wait_until(have_shared)
+    eventually(have_shared)
     for number in range(3):
-        log = store.partition("t", number).log
+        log = engine_of(store).partition("t", number).log
         assert log.durable_offset == log.log_end_offset
     found = [len(values_of(store, number)) for number in range(3)]
     assert sum(found) == 3 + rounds * threads_count
 
 
 def test_more_than_128_kib_goes_by_the_file(store):
-    producer, log = store.producer(), store.partition("t", 0).log
+    producer, log = store.producer(), engine_of(store).partition("t", 0).log
     before, syncs = journal_of(store).journal.counts["records"], log.sync_count
     producer.append("t", 0, [bytes(140_000)])
     assert journal_of(store).journal.counts["records"] == before
@@ -172,7 +170,7 @@ def test_more_than_128_kib_goes_by_the_file(store):
 
 
 def test_a_segment_whose_name_is_not_on_the_disk_goes_by_the_file(store):
-    producer, partition = store.producer(), store.partition("t", 0)
+    producer, partition = store.producer(), engine_of(store).partition("t", 0)
     producer.append("t", 0, [b"a"])
     assert partition.recovery_point == 1
     partition.roll()
@@ -193,16 +191,16 @@ def test_halves_fill_up_and_are_retired(tmp_path):
         records = 10 * HALF_BYTES_MIN // 4096
         for number in range(records):
             producer.append("t", 0, [b"%d" % number])
-        wait_until(lambda: len(journal.full_halves()) < 2)
+        eventually(lambda: len(journal.full_halves()) < 2)
         assert journal.counts["records"] > HALF_BYTES_MIN // 4096
-        assert store.partition("t", 0).recovery_point > 0
+        assert engine_of(store).partition("t", 0).recovery_point > 0
         assert values_of(store) == [b"first"] + [b"%d" % number for number in range(records)]
 
 
 def test_a_half_is_kept_until_the_files_hold_what_it_has(store):
     journal, producer = journal_of(store), store.producer()
     producer.append("t", 0, [b"a"])
-    log = store.partition("t", 0).log
+    log = engine_of(store).partition("t", 0).log
     journal.journal.stop()
     half = journal.journal.full_halves()[0]
     assert journal.journal.logs_of(half) == [log]
@@ -211,14 +209,14 @@ def test_a_half_is_kept_until_the_files_hold_what_it_has(store):
     log.flush()
     assert journal.journal.empty(half)
     assert list(ranges_of(journal.path)) == []
-    assert journal.journal.is_empty
+    assert journal.journal.is_retired()
 
 
 def test_a_half_is_retired_while_its_logs_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(ProcessJournal, "_retire", lambda _: True)
+    monkeypatch.setattr(ProcessJournal, "_empty_all", lambda _: True)
     with opened(tmp_path / "store", **SMALL) as store:
         store.create_topic("t")
-        producer, log = store.producer(), store.partition("t", 0).log
+        producer, log = store.producer(), engine_of(store).partition("t", 0).log
         producer.append("t", 0, [b"first"])
         journal = journal_of(with_journal(store)).journal
         while not journal.full_halves():
@@ -256,6 +254,8 @@ def test_a_journal_takes_records_once_its_name_is_on_the_disk(tmp_path, monkeypa
 def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypatch):
     monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
     monkeypatch.setattr(process_journal, "FILLED_S_MIN", float("inf"))  # However slow it is.
+    last = process_journal.HALF_BYTES_FIRST * process_journal.GROWTH
+    monkeypatch.setattr(process_journal, "HALF_BYTES_LAST", last)
     path = tmp_path / "store"
     config = {"eoslog.checkpoint.interval.ms": 5}
     with eoslog.open(path, create=True, durability="always", config=config) as store:
@@ -267,20 +267,33 @@ def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypa
         for number in range(5, 30):
             producer.append("t", 0, [b"%d" % number])
         assert journal_of(store).journal.wanted
-        wait_until(lambda: journal_of(store).journal.usable)
+        eventually(lambda: journal_of(store).journal.usable)
         assert journal_of(store).journal.half_bytes == process_journal.HALF_BYTES_FIRST
         # One that fills up soon is too small.
         for number in range(30, 700):
             producer.append("t", 0, [b"%d" % number])
-        last = process_journal.HALF_BYTES_FIRST * process_journal.GROWTH
-        wait_until(lambda: journal_of(store).journal.half_bytes == last)
-        wait_until(lambda: journal_of(store).journal.usable)
-        assert journal_files(parts_of(store).files.paths) == [journal_of(store).path]
+        eventually(lambda: journal_of(store).journal.half_bytes == last)
+        eventually(lambda: journal_of(store).journal.usable)
+        eventually(lambda: journal_files(parts_of(store).files.paths) == [journal_of(store).path])
         producer.append("t", 0, [b"700"])
         *_, last_range = ranges_of(journal_of(store).path)
         assert last_range.end_offset == 701
         assert values_of(store) == [b"%d" % number for number in range(701)]
     assert not list((path / "state" / "journal").iterdir())
+
+
+def test_the_eighth_wait_for_a_sync_has_a_file_made(tmp_path, monkeypatch):
+    """Nobody else has to look for it."""
+    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    with opened(tmp_path / "store") as store:
+        parts_of(store).checkpointer.stop()
+        store.create_topic("t", partitions=8)
+        producer = store.producer(transactional_id="x")
+        producer.init_transactions()
+        with producer.transaction():
+            for number in range(8):
+                producer.append("t", number, [b"a"])
+        with_journal(store)
 
 
 def test_a_close_does_not_wait_for_a_journal_in_the_making(tmp_path, monkeypatch):
@@ -309,9 +322,9 @@ def test_a_store_in_memory_has_none_unless_its_size_is_given(tmp_path, monkeypat
         producer = store.producer()
         for number in range(20):
             producer.append("t", 0, [b"%d" % number])
-        journal_of(store).start_if_wanted()
         assert journal_of(store).journal.wanted
-        assert journal_of(store)._thread._thread is None
+        journal_of(store).stop()
+        assert journal_of(store).path is None
     with opened(tmp_path / "store", **SMALL) as store:
         with_journal(store)
 
@@ -327,9 +340,8 @@ def test_zero_is_none(tmp_path):
         producer = store.producer()
         for number in range(20):
             producer.append("t", 0, [b"%d" % number])
-        journal_of(store).start_if_wanted()
         assert not journal_files(parts_of(store).files.paths)
-        assert store.partition("t", 0).recovery_point == 20
+        assert engine_of(store).partition("t", 0).recovery_point == 20
 
 
 @pytest.mark.parametrize("size", [-2, 1 << 31, "much"])
@@ -376,7 +388,7 @@ def test_what_only_the_journal_has_is_there_again(tmp_path):
     for number in range(2):
         producer.append("t", number, [b"%d" % number])
     saved = {file: file.read_bytes() for file in path.glob("t-*/*.log")}
-    end_of_life(store)
+    abandon(store)
     assert len(journal_files(parts_of(store).files.paths)) == 1
     for file, data in saved.items():  # The power went: nothing behind the sync is there.
         end = data.index(b"first") + len(b"first")
@@ -388,27 +400,123 @@ def test_what_only_the_journal_has_is_there_again(tmp_path):
         assert not journal_files(parts_of(store).files.paths)
 
 
-def test_a_write_that_fails_ends_the_journal_and_fails_no_commit(store):
-    producer, journal = store.producer(), journal_of(store)
-    # The descriptor becomes one that takes no writes.
+def take_no_writes(journal):
+    """Have the descriptor of its file become one that takes none."""
     read_only = os.open(journal.path, os.O_RDONLY)
-    os.dup2(read_only, journal._file.fileno())
+    os.dup2(read_only, journal._current.file.fileno())
     os.close(read_only)
+
+
+def test_a_write_that_fails_ends_the_file_and_fails_no_commit(store):
+    producer, journal = store.producer(), journal_of(store)
+    journal._retry_s = 3600.0
+    take_no_writes(journal)
     producer.append("t", 0, [b"a"])
     assert journal.journal.failed_errno != 0
     assert not journal.journal.usable
-    assert store.partition("t", 0).recovery_point == 2
+    assert engine_of(store).partition("t", 0).recovery_point == 2
     producer.append("t", 0, [b"b"])
-    assert store.partition("t", 0).recovery_point == 3
+    assert engine_of(store).partition("t", 0).recovery_point == 3
+
+
+def test_another_file_follows_one_that_takes_no_writes(store, caplog):
+    producer, journal = store.producer(), journal_of(store)
+    journal._retry_s = 0.001
+    before = journal.path
+    producer.append("t", 0, [b"in the first file"])
+    take_no_writes(journal)
+    producer.append("t", 0, [b"a"])
+    eventually(lambda: journal.path != before and journal.journal.usable)
+    with_journal(store)
+    records = journal.journal.counts["records"]
+    producer.append("t", 0, [b"b"])
+    assert journal.journal.counts["records"] == records + 1
+    eventually(lambda: not before.exists())
+    (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+    assert "commits go by the files of the logs" in warning and before.name in warning
+    found = store.metrics()["journal"]
+    assert found["usable"] and found["half_bytes"] == LARGE["eoslog.journal.bytes"]
+    assert found["error_count"] == 1 and before.name in found["last_error"]
+
+
+def test_a_first_file_that_cannot_be_made_is_tried_again(tmp_path, monkeypatch, caplog):
+    real, errors = ProcessJournal._file_of, [errno.EIO, errno.ENOSPC]
+    monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
+
+    def failing(self, path, size_bytes):
+        if errors:
+            raise OSError(errors.pop(), "not now")
+        return real(self, path, size_bytes)
+
+    monkeypatch.setattr(ProcessJournal, "_file_of", failing)
+    with opened(tmp_path / "store", **SMALL) as store:
+        with_journal(store)
+        assert store.metrics()["journal"]["error_count"] == 2
+        assert journal_files(parts_of(store).files.paths) == [journal_of(store).path]
+    # Each of them once.
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 2
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_log_whose_sync_failed_does_not_end_the_journal_of_the_others(
+    tmp_path, monkeypatch, growing
+):
+    """It may be the one that both halves have something of."""
+    monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
+    monkeypatch.setattr(process_journal, "FILLED_S_MIN", float("inf"))
+    monkeypatch.setattr(process_journal, "HALF_BYTES_FIRST", HALF_BYTES_MIN)
+    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    settings = {"eoslog.journal.bytes": NO_LIMIT} if growing else SMALL
+    store = opened(tmp_path / "store", **settings)
+    store.create_topic("t", partitions=2)
+    producer, failed, journal = (
+        store.producer(),
+        engine_of(store).partition("t", 0),
+        journal_of(store),
+    )
+    for number in range(2):
+        producer.append("t", number, [b"first"])
+    journal.journal.want()
+    with_journal(store)
+    first = journal.path
+    producer.append("t", 0, [b"in the journal"])
+    shutil.rmtree(parts_of(store).files.paths.partition(failed.topic_partition))
+    with pytest.raises(StoreFailedError):
+        failed.flush()
+    number = 0
+    while journal.journal.counts["records"] < 10 * HALF_BYTES_MIN // 4096:
+        producer.append("t", 1, [b"%d" % number])
+        number += 1
+    assert values_of(store, 1) == [b"first"] + [b"%d" % one for one in range(number)]
+    # It has the only good copy.
+    assert first.exists()
+    with pytest.raises(StoreFailedError):
+        store.close()
+    assert 2 in {one.end_offset for one in ranges_of(first)}
+
+
+def test_no_file_is_made_in_a_directory_that_was_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    path = tmp_path / "store"
+    store = opened(path, **{"eoslog.journal.bytes": NO_LIMIT})
+    path.rename(tmp_path / "moved")
+    (path / "state").mkdir(parents=True)
+    journal_of(store).journal.want()
+    eventually(lambda: journal_of(store).metrics()["error_count"])
+    assert not list((path / "state").iterdir())
+    with pytest.raises(StoreFailedError):
+        store.close()
+    assert not list((path / "state").iterdir())
 
 
 def test_a_log_whose_sync_failed_goes_into_no_record(tmp_path):
     store = opened(tmp_path / "store", **LARGE)
     store.create_topic("t", partitions=2)
-    producer, partition = store.producer(), store.partition("t", 0)
+    producer, partition = store.producer(), engine_of(store).partition("t", 0)
     for number in range(2):
         producer.append("t", number, [b"first"])
     journal = journal_of(with_journal(store))
+    path = journal.path
     producer.append("t", 0, [b"in the journal"])
     shutil.rmtree(parts_of(store).files.paths.partition(partition.topic_partition))
     with pytest.raises(StoreFailedError):
@@ -425,13 +533,13 @@ def test_a_log_whose_sync_failed_goes_into_no_record(tmp_path):
     with pytest.raises(StoreFailedError):
         store.close()
     # It has the only good copy.
-    assert {one.end_offset for one in ranges_of(journal.path)} == {2}
+    assert {one.end_offset for one in ranges_of(path)} == {2}
 
 
 def test_what_a_log_had_when_its_sync_failed_goes_into_no_record(tmp_path):
     store = opened(tmp_path / "store", "commit", **LARGE)
     store.create_topic("t")
-    producer, partition = store.producer(), store.partition("t", 0)
+    producer, partition = store.producer(), engine_of(store).partition("t", 0)
     producer.append("t", 0, [b"first"])
     producer.flush()
     journal = journal_of(with_journal(store)).journal
@@ -459,5 +567,5 @@ def test_a_deleted_topic_holds_no_half(store):
     journal.stop()
     half = journal.full_halves()[0]
     assert not journal.empty(half)
-    store.partition("t", 0).flush()
+    engine_of(store).partition("t", 0).flush()
     assert journal.empty(half)

@@ -8,6 +8,7 @@ import pytest
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.errors import LogClosedError, StoreFullError
 from eoslog.fs.identity_files import new_id
+from eoslog.storage import lmdb_environment
 from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 TOPIC, OTHER = new_id(), new_id()
@@ -43,6 +44,25 @@ def test_rows_come_back_with_their_count_and_offset(rows, tmp_path):
     assert again.read_row(TOPIC, 0, 6) is None
     assert again.producer_rows() == 4
     again.close()
+
+
+def test_its_name_is_on_the_disk_before_anything_is_written_to_it(tmp_path, monkeypatch):
+    """A power cut would take it, with the only copy of producers whose batches were deleted."""
+    data = tmp_path / "lmdb" / lmdb_environment.DATA_FILE_NAME
+    synced = []
+
+    def sync(path):
+        synced.append((path, data.stat().st_size))
+
+    monkeypatch.setattr(lmdb_environment, "sync_directory", sync)
+    before_writing = [(tmp_path / "lmdb", 0), (tmp_path, 0)]
+    ProducerStateStore(tmp_path).close()
+    assert synced == before_writing
+    ProducerStateStore(tmp_path).close()
+    assert synced == before_writing
+    data.write_bytes(b"")  # Who made it died before it could sync.
+    ProducerStateStore(tmp_path).close()
+    assert synced == 2 * before_writing
 
 
 def test_partitions_do_not_see_each_others_rows(rows):
@@ -154,11 +174,11 @@ def test_a_row_that_does_not_match_its_checksum_is_noticed(tmp_path):
     rows = ProducerStateStore(tmp_path)
     write(rows, [1, 2], 5)
     with rows.environment._environment.begin(write=True) as transaction:
-        cursor = transaction.cursor(db=rows._db[b"producers"])
+        cursor = transaction.cursor(db=rows.environment.databases[b"producers"])
         cursor.first()
         broken = bytearray(cursor.value())
         broken[-1] ^= 1
-        transaction.put(cursor.key(), bytes(broken), db=rows._db[b"producers"])
+        transaction.put(cursor.key(), bytes(broken), db=rows.environment.databases[b"producers"])
     generation = rows.generation
     with pytest.raises(StateStoreDamagedError, match="checksum"):
         rows.read_row(TOPIC, 0, 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crash.transaction_trace import QUIET
+from stores import QUIET
 
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFullError
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.store.retention import apply_retention
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 WHERE = TopicPartition("rows", 0)
 PRODUCERS = 20
@@ -30,14 +30,16 @@ def store(tmp_path):
 
 
 def append(store: eoslog.Store, producer_id: int) -> None:
-    store.partition(*WHERE).append_columns(
+    engine_of(store).partition(*WHERE).append_columns(
         [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
     )
 
 
 def retain(store: eoslog.Store, **config: int) -> int:
     wanted = {"retention.bytes": 1, "retention.ms": -1, **config}
-    return apply_retention(store.partition(*WHERE), parts_of(store).files.names, wanted, 1 << 60)
+    return apply_retention(
+        engine_of(store).partition(*WHERE), parts_of(store).files.names, wanted, 1 << 60
+    )
 
 
 def bases(store: eoslog.Store) -> list[int]:
@@ -63,7 +65,7 @@ def is_known_after_a_kill(store: eoslog.Store, *, without: str) -> bool:
     for one in lost[without]:
         one.unlink()
     with eoslog.open(path, config=QUIET) as again:
-        assert again.partition(*WHERE).all_damage() == []
+        assert engine_of(again).partition(*WHERE).all_damage() == []
         return len(again.partition(*WHERE).producers()) == PRODUCERS
 
 
@@ -82,7 +84,7 @@ def test_with_a_snapshot_alone_all_that_is_due_goes_and_the_rows_follow(
 def test_with_rows_alone_what_they_tell_of_goes_and_the_snapshot_follows(
     store, monkeypatch, without
 ):
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     partition.producer_state.persist()
     told = partition.log_end_offset
     for producer_id in range(PRODUCERS - 10, PRODUCERS):
@@ -108,7 +110,7 @@ def test_without_any_copy_nothing_goes(store, monkeypatch):
         raise StoreFullError("no room")
 
     before = bases(store)
-    producers = store.partition(*WHERE).producer_state
+    producers = engine_of(store).partition(*WHERE).producer_state
     monkeypatch.setattr(producers, "take_complete_snapshot", full)
     monkeypatch.setattr(producers, "persist", full)
     with pytest.raises(StoreFullError):
@@ -118,7 +120,7 @@ def test_without_any_copy_nothing_goes(store, monkeypatch):
 
 def test_the_snapshot_of_a_roll_is_made_complete(store):
     """It has those in memory alone, and is not synced."""
-    partition = store.partition(*WHERE)
+    partition = engine_of(store).partition(*WHERE)
     partition.producer_state.cached_max = 5
     partition.producer_state.persist()
     assert partition.log.evicted_producer_count > 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
-from forked import in_a_child
-from other_process import OtherProcess
+from harness.crew import started
+from harness.fork import Fork, in_child
 
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.errors import ForkedProcessError
@@ -40,16 +39,16 @@ def rows(tmp_path, monkeypatch):
 
 @pytest.fixture
 def other(tmp_path):
-    started = []
+    made = []
 
     def start(code):
         prelude = PRELUDE.format(path=str(tmp_path), topic=TOPIC)
-        started.append(OtherProcess(prelude + code))
-        return started[-1]
+        made.append(started(prelude + code))
+        return made[-1]
 
     yield start
-    for one in started:
-        one.__exit__(None, None, None)
+    for one in made:
+        one.dispose()
 
 
 def write(store, ids, offset, **more):
@@ -70,7 +69,7 @@ def test_one_process_reads_what_another_wrote(rows, other):
         "say(store.read_head(topic, 0))\n"
         "write(store, [3], 9, since=5)\n"
     )
-    assert peer.hear() == "RowsHead(offset=5, row_count=2)"
+    assert peer.hear().word == "RowsHead(offset=5, row_count=2)"
     peer.end()
     assert rows.read_head(TOPIC, 0) == RowsHead(9, 3)
 
@@ -85,13 +84,13 @@ def test_a_map_that_another_process_made_larger(rows, other):
         "wait()\n"
         "say(store.producer_rows())\n"
     )
-    assert int(peer.hear()) > rows.environment._environment.info()["map_size"] == 1 << 18
+    assert int(peer.hear().word) > rows.environment._environment.info()["map_size"] == 1 << 18
     # Reading and writing both meet it.
     assert rows.read_head(TOPIC, 0) == RowsHead(9, 20_000)
     assert rows.environment._environment.info()["map_size"] > 1 << 18
     write(rows, range(20_000, 90_000), 11)
     peer.tell()
-    assert peer.hear() == "90000"
+    peer.hear("90000")
 
 
 def test_two_processes_that_both_grow_the_map(rows, other):
@@ -116,7 +115,7 @@ def test_rows_do_not_go_back(rows, other):
     peer = other(
         "store = ProducerStateStore(path, shared=True)\nsay(write(store, [2], 30, since=10))"
     )
-    assert peer.hear() == "30"
+    peer.hear("30")
     peer.end()
     # What this process knows is older: nothing of it goes in.
     assert write(rows, [3], 20, since=10) == 30
@@ -178,7 +177,7 @@ def test_the_places_of_dead_readers_are_freed(rows, other):
         for _ in range(3)
     ]
     for peer in peers:
-        assert peer.hear() == "reading"
+        peer.hear("reading")
     assert rows.environment.free_dead_readers() == 0
     for peer in peers[1:]:
         peer.kill()
@@ -199,7 +198,7 @@ def test_dead_readers_do_not_use_up_the_places(tmp_path, monkeypatch, other):
             "say(store.environment._environment.max_readers())\n"
             "wait()\n"
         )
-        assert peer.hear() == "2"
+        peer.hear("2")
         peer.kill()
         assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
     rows.close()
@@ -210,12 +209,13 @@ def test_a_process_killed_while_it_writes_leaves_nothing_of_it(rows, other):
     peer = other(
         "store = ProducerStateStore(path, shared=True)\n"
         "def work(transaction):\n"
-        "    transaction.put(b'x' * 30, b'y' * 3000, db=store._db[b'producers'])\n"
+        "    producers = store.environment.databases[b'producers']\n"
+        "    transaction.put(b'x' * 30, b'y' * 3000, db=producers)\n"
         "    say('writing')\n"
         "    wait()\n"
         "store.environment.within(work, write=True)\n"
     )
-    assert peer.hear() == "writing"
+    peer.hear("writing")
     peer.kill()
     write(rows, [2], 6, since=5)
     assert rows.read_head(TOPIC, 0) == RowsHead(6, 2)
@@ -233,9 +233,9 @@ def test_writers_that_are_killed_again_and_again(rows, other):
     reached = 0
     for attempt in range(6):
         peer = other(code.format(first=reached + 1))
-        assert peer.hear() == "on"
+        peer.hear("on")
         for _ in range(3 + attempt):
-            reached = int(peer.hear())
+            reached = int(peer.hear().word)
         os.kill(peer.pid, signal.SIGKILL)
         peer.kill()
         head = rows.read_head(TOPIC, 0)
@@ -249,11 +249,11 @@ def damage(rows):
     """Spoil one row below its checksum."""
 
     def work(transaction):
-        cursor = transaction.cursor(db=rows._db[b"producers"])
+        cursor = transaction.cursor(db=rows.environment.databases[b"producers"])
         cursor.first()
         broken = bytearray(cursor.value())
         broken[-1] ^= 1
-        transaction.put(cursor.key(), bytes(broken), db=rows._db[b"producers"])
+        transaction.put(cursor.key(), bytes(broken), db=rows.environment.databases[b"producers"])
 
     rows.environment.within(work, write=True)
 
@@ -276,23 +276,24 @@ def test_damage_that_others_have_open_is_mended_when_they_are_gone(rows, other, 
         "wait()\n"
         "say(store.read_head(topic, 0))\n"
     )
-    assert peer.hear() == "open"
+    peer.hear("open")
     damage(rows)
     for _ in range(2):
         with pytest.raises(StateStoreDamagedError, match="other processes have it open"):
             rows.read_row(TOPIC, 0, 1)
     assert rows.generation == 0
     peer.tell()
-    assert "other processes have it open" in peer.hear()
+    assert "other processes have it open" in peer.hear().word
     # A third one is told so when it comes.
     third = other(
         "try:\n    ProducerStateStore(path, shared=True)\n"
         "except StateStoreDamagedError as error:\n    say(error)\n"
     )
-    assert "other processes have it open" in third.hear()
+    assert "other processes have it open" in third.hear().word
+    third.end()
     rows.close()
     peer.tell()
-    assert peer.hear() == "RowsHead(offset=5, row_count=1)"
+    assert peer.hear().word == "RowsHead(offset=5, row_count=1)"
     peer.end()
     again = ProducerStateStore(tmp_path, shared=True)
     assert again.generation == 1
@@ -342,7 +343,7 @@ def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path
     thread.start()
     reading.wait()
 
-    def in_child():
+    def work():
         with pytest.raises(ForkedProcessError):
             rows.read_head(TOPIC, 0)
         own = ProducerStateStore(tmp_path, shared=True)
@@ -353,7 +354,7 @@ def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path
 
     try:
         for _ in range(5):
-            in_a_child(in_child)
+            in_child(work)
     finally:
         stop.set()
         thread.join()
@@ -364,18 +365,11 @@ def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path
 def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
     rows = ProducerStateStore(tmp_path, shared=True)
     write(rows, [1], 5)
-    child = os.fork()
-    if child == 0:
-        time.sleep(60)
-        os._exit(0)
-    try:
+    with Fork(Fork.wait):
         rows.close()
         alone = ProducerStateStore(tmp_path, shared=True)
         assert alone.environment._use.try_alone()
         alone.close()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 LIMITED = """
@@ -422,6 +416,7 @@ say(store.read_head(topic, 0).row_count)
 store.close()
 """
     )
-    assert child.end() == "11"
+    child.hear("11")
+    child.end()
     assert data_file.stat().st_ino == before
     assert not list(tmp_path.glob("*.damaged"))

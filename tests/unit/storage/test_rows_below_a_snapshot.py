@@ -1,11 +1,11 @@
 """Rows in LMDB that are older than the snapshot which another process began with."""
 
 import pytest
-from other_process import OtherProcess
+from harness.crew import started
 
 import eoslog
 from eoslog.errors import OutOfOrderSequenceError
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 WRITER = """
 import eoslog
@@ -16,7 +16,7 @@ for _ in range(3):
 say(producer.producer_id)
 wait()
 producer.append("orders", 0, [b"late"])
-while store.partition("orders", 0).active_base_offset == 0:
+while engine_of(store).partition("orders", 0).active_base_offset == 0:
     another.append("orders", 0, [b"x" * 100])
 say(store.partition("orders", 0).log_end_offset)
 wait()
@@ -25,7 +25,7 @@ SUCCESSOR = """
 import eoslog
 from eoslog.store.store import parts_of
 with eoslog.open({path!r}, durability="process") as store:
-    partition = store.partition("orders", 0)
+    partition = engine_of(store).partition("orders", 0)
     say("opened")
     wait()
     store.producer().append("orders", 0, [b"of the successor"])
@@ -39,12 +39,12 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
     with eoslog.open(path, create=True, durability="process") as store:
         parts_of(store).checkpointer.stop()  # It would store better rows once the writer is dead.
         store.create_topic("orders", config={"segment.bytes": 1024})
-        partition = store.partition("orders", 0)
+        partition = engine_of(store).partition("orders", 0)
         with (
-            OtherProcess(WRITER.format(path=str(path))) as writer,
-            OtherProcess("wait()\n" + SUCCESSOR.format(path=str(path))) as successor,
+            started(WRITER.format(path=str(path))) as writer,
+            started("wait()\n" + SUCCESSOR.format(path=str(path))) as successor,
         ):
-            producer_id = int(writer.hear())
+            producer_id = int(writer.hear().word)
             real, end = partition.producer_state._rows.write_rows, 0
 
             def late(*given, **named):
@@ -52,10 +52,10 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
                 nonlocal end
                 partition.producer_state._rows.write_rows = real
                 writer.tell()
-                end = int(writer.hear())
+                end = int(writer.hear().word)
                 writer.kill()
                 successor.tell()
-                assert successor.hear() == "opened"
+                successor.hear("opened")
                 return real(*given, **named)
 
             partition.producer_state._rows.write_rows = late
@@ -64,7 +64,7 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
             successor.end()
         assert store.verify() == []
     with eoslog.open(path, durability="process") as store:
-        partition = store.partition("orders", 0)
+        partition = engine_of(store).partition("orders", 0)
         assert partition.producer(producer_id).last_sequence == 3
         with pytest.raises(OutOfOrderSequenceError):
             partition.append_columns(

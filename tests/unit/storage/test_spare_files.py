@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.session.store_paths import StorePaths
+from eoslog.session.paths import StorePaths
 from eoslog.storage import spare_files
 from eoslog.storage.spare_files import make_spare_room, remove_spares, trim_spares
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 WHERE = TopicPartition("t", 0)
 FILE_BYTES = 4096
@@ -88,7 +88,7 @@ def test_a_closed_store_has_none(open_store, store_path) -> None:
     store = open_store(eoslog__spare__segments=1)
     store.create_topic("t", partitions=2, config={"segment.bytes": 4096})
     for number in range(2):
-        store.partition("t", number).prepare_spare()
+        engine_of(store).partition("t", number).prepare_spare()
     assert len(spares_of(store_path)) == 2
     store.close()
     assert spares_of(store_path) == []
@@ -97,7 +97,7 @@ def test_a_closed_store_has_none(open_store, store_path) -> None:
 def test_nor_after_its_process_died(open_store, store_path) -> None:
     store = open_store(eoslog__spare__segments=1)
     store.create_topic("t", config={"segment.bytes": 4096})
-    store.partition("t", 0).prepare_spare()
+    engine_of(store).partition("t", 0).prepare_spare()
     abandon(store)
     assert spares_of(store_path) == ["0.spare"]
     store = open_store(eoslog__spare__segments=1)
@@ -109,7 +109,7 @@ def test_nor_after_its_process_died(open_store, store_path) -> None:
 def test_what_cannot_be_removed_is_left(open_store, store_path, monkeypatch, caplog) -> None:
     store = open_store(eoslog__spare__segments=1)
     store.create_topic("t", config={"segment.bytes": 4096})
-    store.partition("t", 0).prepare_spare()
+    engine_of(store).partition("t", 0).prepare_spare()
 
     def refuse(path: Path) -> None:
         raise PermissionError(1, "not to be removed", str(path))
@@ -129,8 +129,8 @@ def test_a_store_that_is_open_for_a_moment_makes_none(open_store, store_path) ->
         store.producer().append("t", 0, [bytes(1500)])
     store.close()
     store = open_store(eoslog__spare__segments=1)
-    partition = store.partition("t", 0)
-    assert partition.fills_segments
+    partition = engine_of(store).partition("t", 0)
+    assert partition.log.fills_segments
     parts_of(store).checkpointer._prepare_spare(partition)
     assert spares_of(store_path) == []
     for _ in range(3):
@@ -146,6 +146,6 @@ def test_none_is_made_where_the_store_has_many(open_store, store_path, monkeypat
     for number in range(2):
         for _ in range(3):
             store.producer().append("t", number, [bytes(1500)])
-        parts_of(store).checkpointer._prepare_spare(store.partition("t", number))
+        parts_of(store).checkpointer._prepare_spare(engine_of(store).partition("t", number))
     assert spares_of(store_path) == ["0.spare"]
     assert parts_of(store).checkpointer.metrics()["error_count"] == 0

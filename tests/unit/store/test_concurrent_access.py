@@ -99,7 +99,7 @@ def test_a_call_within_an_append_of_the_same_thread(store):
     assert producer.next_sequence("t", 0) == 2
 
 
-@pytest.mark.parametrize("kind", ["plain", "named", "transactional", "staged"])
+@pytest.mark.parametrize("kind", ["plain", "named", "transactional"])
 def test_a_column_that_appends_while_it_is_read(store, kind):
     class Headers(list):
         def __iter__(self):
@@ -107,8 +107,8 @@ def test_a_column_that_appends_while_it_is_read(store, kind):
             return super().__iter__()
 
     store.create_topic("t")
-    if kind in ("transactional", "staged"):
-        producer = store.producer(transactional_id="x", staged=kind == "staged")
+    if kind == "transactional":
+        producer = store.producer(transactional_id="x")
         producer.init_transactions()
         producer.begin_transaction()
     else:
@@ -117,7 +117,7 @@ def test_a_column_that_appends_while_it_is_read(store, kind):
     with pytest.raises(ConcurrentAccessError, match="this call did nothing"):
         producer.append("t", 0, [b"outer"], headers=Headers([[("h", b"")]]))
     producer.append("t", 0, [b"last"])
-    if kind in ("transactional", "staged"):
+    if kind == "transactional":
         producer.commit_transaction()
     consumer = store.consumer()
     consumer.assign([T0])

@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from other_process import OtherProcess
+from harness.crew import started
 
 import eoslog
 from eoslog import TopicPartition
@@ -14,7 +14,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 ROWS = TopicPartition("rows", 0)
 COMES_AND_GOES = """
@@ -47,7 +47,7 @@ class LogWhoseFilesWent:
 
 @pytest.mark.parametrize(("deleted", "named"), [(True, LogClosedError), (False, StoreError)])
 def test_an_abort_index_that_went_with_its_topic_is_no_loss(store, monkeypatch, deleted, named):
-    partition = store.partition("rows", 0)
+    partition = engine_of(store).partition("rows", 0)
     monkeypatch.setattr(partition.producer_state, "log", LogWhoseFilesWent(deleted))
     with pytest.raises(StoreError) as raised:
         partition.producer_state._store_abort_files()
@@ -73,8 +73,8 @@ def test_commits_beside_deletions_do_not_take_them_for_losses(tmp_path):
     with eoslog.open(path, create=True) as store:
         producer = store.producer(transactional_id="loop")
         producer.init_transactions()
-        with OtherProcess(COMES_AND_GOES.format(path=str(path))) as other:
-            assert other.hear() == "begun"
+        with started(COMES_AND_GOES.format(path=str(path))) as other:
+            other.hear("begun")
             while "over" not in store.topics():
                 try:
                     producer.begin_transaction()
@@ -89,3 +89,35 @@ def test_commits_beside_deletions_do_not_take_them_for_losses(tmp_path):
             other.end()
         assert seen
         assert not store.verify()
+
+
+DELETED = """
+import eoslog
+with eoslog.open({path!r}, durability=None) as store:
+    store.delete_topic("rows")
+"""
+
+
+@pytest.mark.parametrize("first", ["flush", "send", "linger", "close"])
+def test_what_was_gathered_for_it_is_told_once_and_no_more_is_taken(store, first):
+    producer = store.producer(config={"linger.ms": 60_000})
+    producer.send("rows", bytes(1500))
+    with started(DELETED.format(path=str(store.path))) as other:
+        other.end()
+    lost = pytest.raises(UnknownTopicOrPartitionError, match="deleted with 1 records")
+    if first == "send":
+        with lost:
+            producer.send("rows", bytes(1500))  # The batch before it is full.
+    elif first == "linger":
+        assert producer._append_waiting(0) is None
+    if first in ("flush", "linger"):
+        with lost:
+            producer.flush()
+    if first != "close":
+        with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'rows'"):
+            producer.send("rows", b"more")
+        producer.flush()
+        producer.close()
+    else:
+        with lost:
+            producer.close()

@@ -9,7 +9,7 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreFullError
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 WHERE = TopicPartition("rows", 0)
 
@@ -54,7 +54,7 @@ def test_an_append_that_failed_says_so_first(path, monkeypatch):
     producer = store.producer(config={"linger.ms": 60_000})
     producer.send("rows", b"gathered")
     monkeypatch.setattr(parts_of(store).files.checkpoints, "write", full)
-    monkeypatch.setattr(store.partition("rows", 0), "append_accumulated", full)
+    monkeypatch.setattr(engine_of(store).partition("rows", 0), "append_accumulated", full)
     with pytest.raises(StoreFullError) as caught:
         store.close()
     assert caught.value.outcome == "not_appended"

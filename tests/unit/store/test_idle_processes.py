@@ -6,7 +6,8 @@ import struct
 import time
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
+from harness.waiting import eventually
 from short_form import short_form
 
 import eoslog
@@ -88,7 +89,7 @@ def wait_for_marker(path, within_s=SOON_S):
 @pytest.fixture
 def idle(path, request):
     """A process that idles in some way, for longer than it looks closely after an opening."""
-    with PromptedProcess() as process:
+    with Member() as process:
         if request.param == "asyncio":
             process.run(AIO, path=str(path))
         else:
@@ -101,7 +102,7 @@ def idle(path, request):
     "idle", short_form([*IDLING, "asyncio"], "waits for records", "asyncio"), indirect=True
 )
 def test_the_transaction_of_a_process_that_dies_is_aborted(idle, path):
-    with PromptedProcess() as victim:
+    with Member() as victim:
         victim.run(BEGIN, path=str(path), timeout_ms=600_000)
         victim.kill()
         wait_for_marker(path)
@@ -117,7 +118,7 @@ def test_the_transaction_of_a_process_that_dies_is_aborted(idle, path):
     indirect=["idle"],
 )
 def test_a_transaction_that_times_out_is_aborted(idle, path, stopped):
-    with PromptedProcess() as other:
+    with Member() as other:
         other.run(BEGIN, path=str(path), timeout_ms=1000)
         if stopped:
             other.signal(signal.SIGSTOP)
@@ -125,14 +126,14 @@ def test_a_transaction_that_times_out_is_aborted(idle, path, stopped):
 
 
 def test_a_process_aborts_its_own_that_time_out(path):
-    with PromptedProcess() as alone:
+    with Member() as alone:
         alone.run(BEGIN, path=str(path), timeout_ms=500)
         wait_for_marker(path)
         assert alone.value("store.metrics()['checkpointer']['transactions_timed_out']") == 1
 
 
 def test_a_prepared_transaction_waits(path):
-    with PromptedProcess() as idle, PromptedProcess() as victim:
+    with Member() as idle, Member() as victim:
         idle.run("store = eoslog.open(path)", path=str(path))
         victim.run(BEGIN, path=str(path), timeout_ms=500)
         victim.run("producer.prepare_transaction()")
@@ -145,7 +146,7 @@ def test_a_reader_alone_gets_on_soon_after_a_writer_came_and_died(path):
     """Its looks are not those of a process that is alone any more."""
     took_s = []
     for _ in range(3):
-        with PromptedProcess() as reader:
+        with Member() as reader:
             reader.run(
                 "store = eoslog.open(path)\n"
                 "consumer = store.consumer(auto_offset_reset='latest')\n"
@@ -154,7 +155,7 @@ def test_a_reader_alone_gets_on_soon_after_a_writer_came_and_died(path):
                 path=str(path),
             )
             time.sleep(1.5)
-            with PromptedProcess() as victim:
+            with Member() as victim:
                 victim.run(BEGIN, path=str(path), timeout_ms=600_000)
                 victim.run("store.producer().append('t', 0, [b'plain'])")
                 victim.kill()
@@ -187,12 +188,11 @@ def test_retention_is_applied_by_a_process_that_has_only_opened_the_store(path):
         store.create_topic("old", config={"segment.bytes": 1024, "retention.ms": 1000})
         for _ in range(10):
             store.producer().append("old", 0, [bytes(400)], timestamps=[1])
-    with PromptedProcess() as idle:
+    with Member() as idle:
         idle.run("store = eoslog.open(path, config=config)", path=str(path), config=config)
-        deadline_s = time.monotonic() + SOON_S
-        while [one.name for one in (path / "old-0").glob("*.log")] != [f"{10:020d}.log"]:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        eventually(
+            lambda: [one.name for one in (path / "old-0").glob("*.log")] == [f"{10:020d}.log"]
+        )
         idle.run("store.close()")
     with eoslog.open(path) as store:
         assert store.partition(*TopicPartition("old", 0)).log_start_offset == 10

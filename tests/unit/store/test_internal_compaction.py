@@ -1,17 +1,17 @@
 """Compaction of the internal topics: what holds stays, in this life of the store and the next."""
 
-import math
 import shutil
 import time
 
 import pytest
+from store_copies import copy_store
 
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.groups import group_log
+from eoslog.groups import log as group_log
 from eoslog.storage import log_opener, producer_state_store, topic_registry
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
-from eoslog.storage.partition import Partition
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.internal_compaction import InternalCompaction
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions import compacted_log
@@ -95,7 +95,7 @@ def test_sealed_segments_go_and_the_newest_record_of_each_id_stays(store, tmp_pa
     # As it is, and with the index lost: everything comes from what the log still has.
     for number, lost in enumerate((False, True)):
         copy = tmp_path / f"copy-{number}"
-        shutil.copytree(store.path, copy)
+        copy_store(store.path, copy)
         if lost:
             shutil.rmtree(copy / "state" / "lmdb")
         with eoslog.open(copy, durability="process") as opened:
@@ -182,7 +182,7 @@ def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
     assert before["busy"][eoslog.TopicPartition("t", 1)].offset == 7
     for number, lost in enumerate((False, True)):
         copy = tmp_path / f"copy-{number}"
-        shutil.copytree(store.path, copy)
+        copy_store(store.path, copy)
         if lost:
             shutil.rmtree(copy / "state" / "lmdb")
         with eoslog.open(copy, durability="process") as opened:
@@ -212,7 +212,7 @@ def test_offsets_stay_as_they_are_while_a_transaction_is_open(store, tmp_path, d
     assert parts_of(store).files.compact(partition) > 0
     for lost in (False, True):
         copy = tmp_path / f"copy-{lost}"
-        shutil.copytree(store.path, copy)
+        copy_store(store.path, copy)
         if lost:
             shutil.rmtree(copy / "state" / "lmdb")
         with eoslog.open(copy, durability="process") as opened:
@@ -337,15 +337,15 @@ def test_what_holds_is_copied_no_more_often_than_as_much_was_written(store, monk
     for name in names:
         log.append(1009, name, {"text": "x" * 300})
     partition = state_partition(store, "busy")
-    compaction = InternalCompaction(parts_of(store).files, 5.0)
+    compaction = InternalCompaction(parts_of(store).files)
     compaction.look(partition)
-    assert compaction.due_s == 0.0
+    assert compaction.has_due()
     assert compaction.run() > 2
     live_bytes = partition.size_bytes
     compaction.look(partition)
-    assert compaction.due_s == math.inf
+    assert not compaction.has_due()
     written = 0
-    while compaction.due_s == math.inf:
+    while not compaction.has_due():
         log.append(1009, names[written % 5], {"text": "x" * 300})
         written += 1
         compaction.look(partition)
@@ -380,7 +380,7 @@ STEPS = [
     (compacted_log.CompactedLog, "write_forward"),
     (group_log.GroupLog, "write_forward"),
     (OffsetCheckpoints, "raise_starts"),
-    (Partition, "delete_segments"),
+    (UnifiedLog, "delete_segments"),
 ]
 
 
@@ -411,7 +411,7 @@ def test_after_a_death_in_the_middle_all_that_holds_is_there(
     abandon(store)
     for lost in (False, True):
         copy = tmp_path / f"copy-{lost}"
-        shutil.copytree(store.path, copy)
+        copy_store(store.path, copy)
         if lost:
             shutil.rmtree(copy / "state" / "lmdb")
         with eoslog.open(copy, durability="process") as opened:

@@ -13,13 +13,9 @@ FILES = (
     "/eoslog/producer/producer.py",
     "/eoslog/producer/transaction_manager.py",
     "/eoslog/producer/transaction_states.py",
-    "/eoslog/transactions/transaction_coordinator.py",
+    "/eoslog/transactions/coordinator.py",
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/log_opener.py",
-    "/eoslog/producer/staged_producer.py",
-    "/eoslog/producer/staged_transactions.py",
-    "/eoslog/staging/staged_commit.py",
-    "/eoslog/staging/pending_jobs.py",
 )
 INPUT = TopicPartition("in", 0)
 
@@ -28,11 +24,8 @@ def is_ours(frame):
     return frame.f_code.co_filename.endswith(FILES)
 
 
-@pytest.mark.parametrize(
-    ("staged", "is_prepared"),
-    short_form([(False, False), (False, True), (True, False)], (False, False)),
-)
-def test_closing_ends_what_an_interrupted_commit_left(tmp_path, staged, is_prepared):
+@pytest.mark.parametrize("is_prepared", short_form([False, True], False))
+def test_closing_ends_what_an_interrupted_commit_left(tmp_path, is_prepared):
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process") as store:
         parts_of(store).checkpointer.stop()  # Nobody else ends it.
@@ -42,7 +35,7 @@ def test_closing_ends_what_an_interrupted_commit_left(tmp_path, staged, is_prepa
             line += 1
             topic = f"out{line}"
             store.create_topic(topic)  # Its partition is opened by the commit itself.
-            producer = store.producer(transactional_id=f"loop {line}", staged=staged)
+            producer = store.producer(transactional_id=f"loop {line}")
             producer.init_transactions()
             producer.begin_transaction()
             producer.send_offsets_to_transaction({INPUT: line}, "group")

@@ -7,9 +7,9 @@ import eoslog
 
 FILES = (
     "/eoslog/producer/producer.py",
-    "/eoslog/producer/producer_identity.py",
+    "/eoslog/producer/identity.py",
     "/eoslog/producer/sequenced_partition.py",
-    "/eoslog/storage/partition.py",
+    "/eoslog/storage/unified_log.py",
     "/eoslog/storage/partition_producers.py",
     "/eoslog/transactions/named_producers.py",
 )

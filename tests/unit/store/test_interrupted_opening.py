@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from crash.interrupted_lines import interrupted_at
 from file_locks import is_free
+from harness.fork import in_child
 
 import eoslog
 from eoslog import TopicPartition
@@ -20,7 +21,7 @@ from eoslog.store.store import parts_of
 FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/log_opener.py",
-    "/eoslog/groups/group_log.py",
+    "/eoslog/groups/log.py",
     "/eoslog/fs/file_lock.py",
 )
 WHERE = TopicPartition("rows", 0)
@@ -157,8 +158,5 @@ def test_the_child_of_a_fork_keeps_no_lock(tmp_path):
     path = tmp_path / "lock"
     with file_locked(path):
         assert opened(path) == 1
-        child = os.fork()
-        if child == 0:
-            os._exit(opened(path))
-        assert os.waitpid(child, 0)[1] == 0
+        assert in_child(lambda: opened(path)) == 0
         assert not is_free(path)

@@ -11,19 +11,20 @@ import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.interrupted_steps import Steps
 from short_form import short_form
+from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.session import store_lock
+from eoslog.session import lock as store_lock
 from eoslog.store.store import parts_of
 
 FILES = (
     "/eoslog/store/opening.py",
     "/eoslog/store/store.py",
-    "/eoslog/store/store_files.py",
-    "/eoslog/session/store_directory.py",
+    "/eoslog/store/files.py",
+    "/eoslog/session/directory.py",
     "/eoslog/session/store_session.py",
-    "/eoslog/session/store_lock.py",
+    "/eoslog/session/lock.py",
     "/eoslog/session/process_slots.py",
     "/eoslog/storage/producer_state_store.py",
     "/eoslog/storage/lmdb_environment.py",
@@ -33,7 +34,7 @@ FILES = (
     "/eoslog/storage/log_opener.py",
     "/eoslog/store/checkpointer.py",
     "/eoslog/transactions/unresolved_transactions.py",
-    "/eoslog/staging/staged_commit.py",
+    "/eoslog/staging/commit.py",
     "/eoslog/staging/pending_jobs.py",
 )
 
@@ -73,7 +74,7 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
     if stop == "unclean":
         copy = path.with_name("copy")
         with eoslog.open(path, durability="process"):
-            shutil.copytree(path, copy)
+            copy_store(path, copy)
         path = copy
     elif stop == "absent":
         path = path.with_name("none")

@@ -7,6 +7,7 @@ from crash.interrupted_steps import Steps
 from crash.rows_topic import opened_with_rows, values
 
 from eoslog.errors import EoslogError, InvalidTxnStateError, OutOfMemoryError, StoreFullError
+from eoslog.producer.producer import ProducerInternals
 
 FAILURES = [
     MemoryError("none left"),
@@ -32,7 +33,7 @@ def prepared(store, value=b"value"):
 
 
 def fail_once(monkeypatch, producer, failure):
-    coordinator = producer._transactions._coordinator
+    coordinator = ProducerInternals(producer).transactions._coordinator
     end = coordinator.end
     failures = [failure]
 

@@ -6,7 +6,8 @@ import threading
 import time
 
 import pytest
-from unit_stores import values_of
+from harness.waiting import eventually
+from stores import values_of
 
 import eoslog
 from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
@@ -192,10 +193,9 @@ def test_it_waits_for_records_and_stops_when_asked(topics):
     thread = threading.Thread(target=run)
     thread.start()
     fill(topics, range(20, 30))
-    deadline_s = time.monotonic() + 60
-    while sum(len(values_of(topics, "out", partition)) for partition in range(2)) < 30:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    eventually(
+        lambda: not (sum(len(values_of(topics, "out", partition)) for partition in range(2)) < 30)
+    )
     stop.set()
     thread.join(60)
     assert counts == [30]
@@ -319,6 +319,55 @@ def test_what_a_slow_loop_did_is_undone_and_done_by_another(topics):
     check(topics, range(20))
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_a_lost_membership_of_another_consumer_ends_the_loop(topics, share):
+    def fails(producer, records):
+        upper(producer, records)
+        raise errors.UnknownMemberIdError("the group of the handler's own consumer")
+
+    with pytest.raises(errors.UnknownMemberIdError, match="own consumer"):
+        caught_up(topics, process=fails, share=share)
+    check(topics, range(0))
+    assert caught_up(topics) == 20
+    check(topics, range(20))
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "prepare", "block", "close"])
+def test_only_the_loop_ends_its_transactions(topics, end):
+    def ends(producer, records):
+        upper(producer, records)
+        if end == "block":
+            with producer.transaction():
+                pytest.fail("it was begun")
+        elif end == "close":
+            producer.close()
+        else:
+            getattr(producer, f"{end}_transaction")()
+            producer.begin_transaction()
+
+    named = {"block": "a transaction is open", "close": "closed"}
+    kind = errors.LogClosedError if end == "close" else errors.IllegalStateError
+    for _ in range(2):
+        with pytest.raises(kind, match=named.get(end, "return from process to commit")):
+            caught_up(topics, process=ends)
+    check(topics, range(0))
+    assert caught_up(topics) == 20
+    check(topics, range(20))
+
+
+def test_a_call_longer_than_the_transaction_may_take_ends_the_loop_and_names_the_limit(topics):
+    def slow(producer, records):
+        upper(producer, records)
+        while producer._transactions.late_age_ms < 0:
+            time.sleep(0.001)
+
+    with pytest.raises(errors.ProducerFencedError, match=r"timeout of 20 ms.*timeout_ms"):
+        caught_up(topics, process=slow, transaction_timeout_ms=20)
+    check(topics, range(0))
+    assert caught_up(topics) == 20
+    check(topics, range(20))
+
+
 def test_what_is_shared_are_whole_topics(topics):
     with pytest.raises(TypeError, match="names, not partitions"):
         caught_up(topics, topics=[TopicPartition("in", 0)], share=True)
@@ -354,10 +403,9 @@ def ends_of_loop(store: Store, change, **changes) -> tuple[list[object], float]:
 
 
 def wait_for_offsets(store: Store, total: int) -> None:
-    deadline_s = time.monotonic() + 60
-    while sum(one.offset for one in store.groups().get(GROUP, {}).values()) < total:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    eventually(
+        lambda: not (sum(one.offset for one in store.groups().get(GROUP, {}).values()) < total)
+    )
 
 
 @pytest.mark.parametrize("deleted", [["more"], ["in"], ["in", "more"]])

@@ -4,13 +4,13 @@ import os
 import time
 
 import pytest
-from unit_stores import values_of
+from stores import values_of
 
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.store.retention import OldestRecords, apply_retention
-from eoslog.store.store import parts_of
+from eoslog.store.store import engine_of, parts_of
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -23,7 +23,7 @@ def now_ms():
 
 def fill(store, timestamps, *, topic="t"):
     """Records of these times, two of them a segment."""
-    partition = store.partition(topic, 0)
+    partition = engine_of(store).partition(topic, 0)
     for timestamp_ms in timestamps:
         partition.append_columns([bytes(400)], timestamps=[timestamp_ms])
     return partition
@@ -54,7 +54,9 @@ def look(store, topic="t", oldest_records=None, limits=None, later_ms=0):
         where, description.topic_id, directory, config, moment_ms
     ):
         return 0
-    return apply_retention(store.partition(*where), parts_of(store).files.names, config, moment_ms)
+    return apply_retention(
+        engine_of(store).partition(*where), parts_of(store).files.names, config, moment_ms
+    )
 
 
 def reopen(store, open_store):
@@ -128,7 +130,7 @@ def test_a_young_record_that_comes_during_the_look_stays(topic, monkeypatch):
 
 
 def without_time(store, count):
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     batch = BatchEncoder().encode_columns([bytes(400)], timestamp_ms=-1)
     for _ in range(count):
         partition.append_batch(batch)

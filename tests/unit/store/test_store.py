@@ -1,7 +1,6 @@
 """Opening, closing and crashing of a store; what stands in its directory afterwards."""
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,7 +8,9 @@ import threading
 import time
 
 import pytest
-from unit_stores import run_and_kill, values_of
+from harness.crew import run_and_kill
+from harness.fork import Fork, in_child
+from stores import values_of
 
 import eoslog
 from eoslog import TopicPartition
@@ -29,8 +30,9 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.storage.partition import Partition
-from eoslog.store.store import abandon, parts_of
+from eoslog.storage import opened_partitions
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import abandon, engine_of, parts_of
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -123,7 +125,7 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(store_path):
 
 def test_a_newer_list_of_topics_is_refused_and_the_clean_marker_stays(store_path):
     eoslog.open(store_path, create=True).close()
-    (store_path / "state" / "topics.json").write_text('{"version": 3, "topics": {}}')
+    (store_path / "state" / "topics.json").write_text('{"version": 4, "topics": {}}')
     with pytest.raises(StoreVersionError):
         eoslog.open(store_path)
     assert (store_path / MARKER).exists()
@@ -195,7 +197,11 @@ def test_a_clean_close_leaves_the_marker_and_trimmed_files(store, store_path):
 
 def test_closing_twice_and_using_a_closed_store(store):
     store.create_topic("t")
-    partition, producer, consumer = store.partition("t", 0), store.producer(), store.consumer()
+    partition, producer, consumer = (
+        engine_of(store).partition("t", 0),
+        store.producer(),
+        store.consumer(),
+    )
     store.close()
     store.close()
     assert store.closed
@@ -268,6 +274,22 @@ def test_a_store_left_open_is_closed_when_the_interpreter_ends(store_path):
         assert values_of(store, "t") == [b"last words"]
 
 
+def test_a_directory_that_went_before_the_interpreter_ends_is_one_line(tmp_path):
+    code = f"""
+import tempfile, eoslog
+with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}) as path:
+    stores = [eoslog.open(path, create=True), eoslog.open({str(tmp_path / "kept")!r}, create=True)]
+    for store in stores:
+        store.create_topic("t")
+        producer = store.producer()
+        producer.append("t", 0, [b"v"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    (line,) = ended.stderr.splitlines()
+    assert " as the interpreter ends: " in line
+    assert (tmp_path / "kept" / MARKER).exists()
+
+
 # Recovering.
 
 
@@ -301,7 +323,58 @@ def test_a_torn_tail_is_cut_kept_and_told(open_store, store_path, caplog):
     assert [path.read_bytes() for path in kept] == [torn]
 
 
-def test_what_nobody_opened_since_a_crash_is_recovered_in_a_later_session(open_store, store_path):
+def test_a_clean_close_leaves_every_log_at_its_last_batch(open_store, store_path):
+    """Kafka's tools stop at the room that a killed process had reserved behind it."""
+    store = open_store()
+    for name in ("t", "u"):
+        store.create_topic(name, partitions=2)
+        write_some(store, name)
+    with store.consumer("g") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.commit({TopicPartition("t", 0): 1})
+    whole = {one.path: one.size_bytes for one in parts_of(store).files.partitions.opened()}
+    abandon(store)
+    assert any((path / f"{0:020d}.log").stat().st_size > size for path, size in whole.items())
+    open_store().close()
+    for path, size_bytes in whole.items():
+        assert (path / f"{0:020d}.log").stat().st_size == size_bytes, path
+    assert (store_path / MARKER).exists()
+    assert not (store_path / "state" / "unrecovered.json").exists()
+
+
+def test_a_close_leaves_to_a_later_session_what_it_has_no_time_for(
+    open_store, store_path, monkeypatch
+):
+    store = open_store()
+    store.create_topic("t", partitions=3)
+    abandon(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(opened_partitions, "RECOVERY_AT_CLOSE_S", 0)
+        open_store().close()
+    assert not (store_path / MARKER).exists()
+    named = json.loads((store_path / "state" / "unrecovered.json").read_bytes())
+    assert named["partitions"] == ["t-0", "t-1", "t-2"]
+    open_store().close()
+    assert (store_path / MARKER).exists()
+
+
+def test_what_a_close_cannot_recover_is_left_to_a_later_session(open_store, store_path, caplog):
+    store = open_store()
+    store.create_topic("t")
+    store.create_topic("u")
+    write_some(store)
+    abandon(store)
+    (store_path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: no\n")
+    store = open_store()
+    store.close()
+    named = json.loads((store_path / "state" / "unrecovered.json").read_bytes())
+    assert named["partitions"] == ["t-0"]
+
+
+def test_what_nobody_opened_since_a_crash_is_recovered_in_a_later_session(
+    open_store, store_path, monkeypatch
+):
+    monkeypatch.setattr(opened_partitions, "RECOVERY_AT_CLOSE_S", 0)
     store = open_store()
     store.create_topic("t")
     store.create_topic("u")
@@ -463,7 +536,7 @@ def test_opening_a_clean_store_opens_no_partition_and_reads_no_checkpoint(open_s
     )
     assert parts_of(store).files.checkpoints._offsets == {}
     # Its thread runs, for what dead processes leave, and opens none either.
-    parts_of(store).checkpointer._look_after_peers()
+    parts_of(store).checkpointer._peers.look()
     assert store.metrics()["partitions"] == 0
 
 
@@ -479,28 +552,14 @@ def test_no_thread_is_left_after_closing(open_store):
 # Forks.
 
 
-def child_of(work):
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe()
-
-    def run():
-        try:
-            sender.send(work())
-        except BaseException as error:
-            sender.send(repr(error))
-
-    process = context.Process(target=run)
-    process.start()
-    assert receiver.poll(30)
-    answer = receiver.recv()
-    process.join()
-    return answer
-
-
 def test_a_forked_child_is_refused_everywhere(store):
     store.create_topic("t")
     write_some(store)
-    partition, producer, consumer = store.partition("t", 0), store.producer(), store.consumer()
+    partition, producer, consumer = (
+        engine_of(store).partition("t", 0),
+        store.producer(),
+        store.consumer(),
+    )
     producer.send("t", b"x")
     producer.flush()
     consumer.assign([TopicPartition("t", 0)])
@@ -528,7 +587,7 @@ def test_a_forked_child_is_refused_everywhere(store):
         store.close()
         return refused
 
-    assert child_of(work) == [True] * 11
+    assert in_child(work) == [True] * 11
     write_some(store)
     assert store.partition("t", 0).log_end_offset == 7
 
@@ -545,7 +604,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
     inside, done = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with producer.lock:
+        with producer._lock:
             inside.set()
             done.wait()
 
@@ -562,7 +621,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
     thread.start()
     inside.wait()
     try:
-        assert child_of(work) == [True, True]
+        assert in_child(work) == [True, True]
     finally:
         done.set()
         thread.join()
@@ -591,7 +650,7 @@ def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, read):
         return "refused"
 
     try:
-        assert child_of(work) == "refused"
+        assert in_child(work) == "refused"
     finally:
         write_some(store)
         thread.join()
@@ -599,16 +658,9 @@ def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, read):
 
 
 def test_a_child_that_outlives_its_parents_store_does_not_keep_it_locked(store, store_path):
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(60)
-        os._exit(0)
-    try:
+    with Fork(Fork.wait):
         store.close()
         eoslog.open(store_path).close()
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
 
 
 # Disks that refuse.
@@ -678,13 +730,13 @@ def test_verify_leaves_out_a_topic_that_is_deleted_meanwhile(open_store, monkeyp
     store = open_store()
     store.create_topic("t", partitions=1)
     store.create_topic("u", partitions=1)
-    verify = Partition.verify
+    verify = UnifiedLog.verify
 
     def deleted_meanwhile(self, *decided, **options):
         if self.topic_partition.topic == "t":
             store.delete_topic("t")
         return verify(self, *decided, **options)
 
-    monkeypatch.setattr(Partition, "verify", deleted_meanwhile)
+    monkeypatch.setattr(UnifiedLog, "verify", deleted_meanwhile)
     assert store.verify() == []
     assert list(store.topics()) == ["u"]

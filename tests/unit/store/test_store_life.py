@@ -10,13 +10,13 @@ import time
 
 import pytest
 from short_form import short_form
-from unit_stores import values_of
+from stores import values_of
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreError
 from eoslog.store.retention import apply_retention
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 
 TOPIC, PARTITIONS, STEPS = "t", 2, 60
 NAMES = ("red", "green", "blue")
@@ -95,21 +95,23 @@ class Life:
     def send_again(self):
         """The newest batch of a partition is answered with the offsets of its first write."""
         for number, (producer_id, values, base_offset) in self.last_batch.items():
-            again = self.store.partition(TOPIC, number).append_columns(
-                values, producer_id=producer_id, producer_epoch=0, base_sequence=0
+            again = (
+                engine_of(self.store)
+                .partition(TOPIC, number)
+                .append_columns(values, producer_id=producer_id, producer_epoch=0, base_sequence=0)
             )
             assert (again.duplicate, again.base_offset) == (True, base_offset)
 
     def checkpoint(self):
         for number in range(PARTITIONS):
-            partition = self.store.partition(TOPIC, number)
+            partition = engine_of(self.store).partition(TOPIC, number)
             partition.producer_state.persist()
         parts_of(self.store).files.state_log.persist()
         parts_of(self.store).checkpointer._write_offsets()
 
     def retain(self):
         where = TopicPartition(TOPIC, self.random.randrange(PARTITIONS))
-        partition = self.store.partition(*where)
+        partition = engine_of(self.store).partition(*where)
         config = {"retention.bytes": self.random.choice([0, 3000]), "retention.ms": -1}
         if self.random.random() < 0.3:
             config["retention.ms"] = 1

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from crash.shared_log import SharedLog
-from prompted_process import PromptedProcess
+from harness.crew import Member
 
 import eoslog
 from eoslog.bindings import log_producers, opened_log
 from eoslog.errors import FellBehindError
+from eoslog.store.store import engine_of
 
 SEGMENTS = 4
 
@@ -155,7 +156,7 @@ def test_a_file_that_an_earlier_deleter_left_goes_before_younger_ones(shared):
 
 OTHERS = """
 store = eoslog.open(path, durability='process')
-partition = store.partition('t', 0)
+partition = engine_of(store).partition('t', 0)
 for number in range(3):
     partition.append_columns([b'x'])
     partition.roll()
@@ -166,13 +167,13 @@ deleted = partition.delete_segments(partition.log_end_offset)
 def test_whoever_fell_behind_is_told_nothing_of_it(tmp_path):
     """A background thread logged a warning of it, and left its round undone."""
     path = str(tmp_path / "store")
-    with eoslog.open(path, create=True, durability="process") as store, PromptedProcess() as other:
+    with eoslog.open(path, create=True, durability="process") as store, Member() as other:
         store.create_topic("t")
-        partition = store.partition("t", 0)
+        partition = engine_of(store).partition("t", 0)
         partition.append_columns([b"v"])
         other.run(OTHERS, path=path)
         assert other.value("deleted") == 3
-        assert partition.fills_segments is False
+        assert partition.log.fills_segments is False
 
 
 def test_a_file_that_is_removed_as_a_joiner_lists_is_left_out(shared, monkeypatch):

@@ -6,7 +6,7 @@ import json
 import pickle
 
 import pytest
-from unit_stores import values_of
+from stores import values_of
 
 from eoslog import TopicDescription
 from eoslog.errors import (
@@ -21,8 +21,9 @@ from eoslog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.storage import partition_directory, topics_file
-from eoslog.store.store import abandon, parts_of
+from eoslog.storage import partition_directory
+from eoslog.storage.topics_file import write_entries
+from eoslog.store.store import abandon, engine_of, parts_of
 
 
 def test_a_topic_is_described_as_it_was_created(store, open_store):
@@ -80,6 +81,9 @@ def test_wrong_settings(store):
     for config in ({"segment.byte": 1}, {"segment.bytes": "many"}, {"cleanup.policy": "compress"}):
         with pytest.raises(InvalidConfigError):
             store.create_topic("t", config=config)
+    for policy in ("compact", "compact,delete", "delete,compact"):
+        with pytest.raises(InvalidConfigError, match=f"'{policy}' is not supported"):
+            store.create_topic("t", config={"cleanup.policy": policy})
     store.create_topic("t", config={"cleanup.policy": "delete"})
 
 
@@ -97,8 +101,8 @@ def test_settings_of_the_store_are_defaults_of_its_topics(open_store):
     store.create_topic("large", config={"segment.bytes": 1 << 20})
     for name in ("small", "large"):
         store.producer().append(name, 0, [bytes(500)] * 40)
-    assert store.partition("small", 0).segment_count > 5
-    assert store.partition("large", 0).segment_count == 1
+    assert engine_of(store).partition("small", 0).segment_count > 5
+    assert engine_of(store).partition("large", 0).segment_count == 1
 
 
 def test_what_was_not_set_follows_the_defaults_of_the_version_that_opens(open_store, store_path):
@@ -114,7 +118,7 @@ def test_what_was_not_set_follows_the_defaults_of_the_version_that_opens(open_st
 def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
     store.create_topic("t", partitions=2)
     store.create_topic("u")
-    partition = store.partition("t", 0)
+    partition = engine_of(store).partition("t", 0)
     store.producer().append("t", 0, [b"x"])
     consumer = store.consumer()
     store.delete_topic("t")
@@ -152,7 +156,7 @@ def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch)
 def test_a_file_that_comes_while_a_topic_is_removed_goes_too(store, monkeypatch):
     """Of a process that was told only just, and was in the middle of a step."""
     store.create_topic("t")
-    path = store.partition("t", 0).path
+    path = engine_of(store).partition("t", 0).path
     remove, late = partition_directory.remove_directory, [path / "late", path / "later"]
 
     def removed(directory):
@@ -252,9 +256,7 @@ def test_a_lost_list_of_topics_comes_back_from_the_directories(store, store_path
 )
 def test_entries_that_nobody_wrote_are_noticed(store, store_path, open_store, entry):
     store.close()
-    (store_path / "state" / "topics.json").write_text(
-        json.dumps({"version": 1, "topics": {"t": entry}})
-    )
+    write_entries(store_path / "state", {"t": entry})
     with pytest.raises(CorruptRecordError):
         open_store()
 
@@ -332,18 +334,17 @@ def test_the_directories_of_many_topics_are_synced_at_once(
         return lambda *given, **named: (calls.append(name), function(*given, **named))[1]
 
     monkeypatch.setattr("eoslog.fs.atomic_file.os.fsync", noting("file", lambda _: None))
-    for module in (partition_directory, topics_file):
-        monkeypatch.setattr(module, "sync_directory", noting("directory", lambda _: None))
-        monkeypatch.setattr(module, "sync_file", noting("file", lambda _: None))
+    monkeypatch.setattr(partition_directory, "sync_directory", noting("directory", lambda _: None))
+    monkeypatch.setattr(partition_directory, "sync_file", noting("file", lambda _: None))
     monkeypatch.setattr("eoslog.fs.atomic_file.sync_directory", noting("directory", lambda _: None))
     sync = partition_directory.sync_file_system if tells else lambda _: False
     monkeypatch.setattr(partition_directory, "sync_file_system", noting("all", sync))
     store.create_topics({f"t{number}": 1 for number in range(40)})
-    # Of the log and of the file that names it, each with its directory.
+    # Of the list of topics and its name.
     if tells:
-        assert sorted(calls) == ["all", "directory", "directory", "file", "file"]
+        assert sorted(calls) == ["all", "directory", "file"]
     else:
-        assert (calls.count("directory"), calls.count("file")) == (42, 43)
+        assert (calls.count("directory"), calls.count("file")) == (41, 42)
     monkeypatch.undo()
     store.close()
     assert len(open_store().topics()) == 40

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 
 import pytest
-from other_process import OtherProcess
+from harness.crew import started
+from harness.fork import Fork
 
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
@@ -45,15 +44,15 @@ def registry(tmp_path, shared):
 
 @pytest.fixture
 def other(tmp_path, shared):
-    started = []
+    made = []
 
     def start(code):
-        started.append(OtherProcess(PRELUDE.format(path=str(tmp_path)) + code))
-        return started[-1]
+        made.append(started(PRELUDE.format(path=str(tmp_path)) + code))
+        return made[-1]
 
     yield start
-    for one in started:
-        one.__exit__(None, None, None)
+    for one in made:
+        one.dispose()
 
 
 def names(registry):
@@ -74,8 +73,8 @@ def test_a_topic_that_another_process_adds_is_there_at_once(registry, other):
         "say([one.name for one in registry.deleting()])\n"
         "registry.remove('u')\nsay('removed')\n"
     )
-    assert peer.hear() == "4096"
-    assert peer.hear() == "added"
+    peer.hear("4096")
+    peer.hear("added")
     assert names(registry) == ["t", "u"]
     assert registry.generation > generation
     # What is as it was stays the same object.
@@ -83,8 +82,8 @@ def test_a_topic_that_another_process_adds_is_there_at_once(registry, other):
     registry.mark_deleting("u")
     assert registry.get("u") is None
     peer.tell()
-    assert (peer.hear(), peer.hear()) == ("None", "['u']")
-    assert peer.hear() == "removed"
+    assert (peer.hear().word, peer.hear().word) == ("None", "['u']")
+    peer.hear("removed")
     assert registry.deleting() == []
     assert names(registry) == ["t"]
 
@@ -112,7 +111,7 @@ def test_an_internal_topic_is_made_once(registry, other):
     peers = [other(body) for _ in range(3)]
     with registry.making_partition("__transaction_state", 50) as topic:
         found = {topic.topic_id}
-    found |= {peer.hear() for peer in peers}
+    found |= {peer.hear().word for peer in peers}
     assert len(found) == 1
     assert names(registry) == ["__transaction_state"]
 
@@ -131,7 +130,7 @@ def test_what_a_process_wrote_that_died_before_it_could_say_so_is_found(registry
         "registry._shared = Page()\n"
         "registry.add(new_topic('u', 1, {}))\n"
     )
-    assert peer.hear() == "written"
+    peer.hear("written")
     peer.kill()
     assert names(registry) == ["t"]
     if died == "before the count":
@@ -156,13 +155,13 @@ def test_one_process_at_a_time_changes_topics(registry, other):
         "say('out')\n"
         "wait()\n"
     )
-    assert peer.hear() == "in"
+    peer.hear("in")
     with registry.changing_topics_if_free() as free:
         assert not free
     # The registry itself is free for other changes meanwhile.
     registry.add(new_topic("__consumer_offsets", 50, {}))
     peer.tell()
-    assert peer.hear() == "out"
+    peer.hear("out")
     with registry.changing_topics_if_free() as free:
         assert free
 
@@ -173,10 +172,12 @@ def test_the_death_of_a_process_that_changes_topics_lets_the_next_one_in(registr
         "with registry.changing_topics():\n"
         "    say('in')\n    wait()\n"
     )
-    assert peer.hear() == "in"
-    threading.Timer(0.2, peer.kill).start()
+    peer.hear("in")
+    killer = threading.Timer(0.2, peer.kill)
+    killer.start()
     with registry.changing_topics():
         pass
+    killer.join()  # One thread at a time waits for the end of a process.
 
 
 # Files and directories that are locked.
@@ -193,16 +194,9 @@ def test_threads_of_one_process_keep_each_other_out(tmp_path):
 
 def test_a_forked_child_does_not_keep_a_lock(tmp_path):
     with file_locked(tmp_path / "a.lock"):
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
-            os._exit(0)
-    try:
-        with file_locked(tmp_path / "a.lock", wait=False) as free:
-            assert free
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        child = Fork(Fork.wait)
+    with child, file_locked(tmp_path / "a.lock", wait=False) as free:
+        assert free
 
 
 # Checkpoints.
@@ -219,14 +213,14 @@ def test_each_process_keeps_what_the_others_wrote(tmp_path, shared, other):
         "say(theirs.recovery_point(TopicPartition('t', 0)))\n"
         "theirs.forget([TopicPartition('t', 0)])\nsay('gone')\n"
     )
-    assert peer.hear() == "10"
-    assert peer.hear() == "written"
+    peer.hear("10")
+    peer.hear("written")
     assert ours.log_start_offset(U0) == 2
     ours.write({T0: LastOffsets(30, 3, 32, 30)})
     assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 30, U0: 20}
     peer.tell()
-    assert peer.hear() == "30"
-    assert peer.hear() == "gone"
+    peer.hear("30")
+    peer.hear("gone")
     assert ours.recovery_point(T0) == 0
     assert read_checkpoint(tmp_path / LOG_START_OFFSET) == {U0: 2}
 
@@ -239,7 +233,7 @@ def test_what_is_looked_at_is_written_before_anybody_else_writes(tmp_path, share
         "    return {TopicPartition('t', 0): LastOffsets(5, 0, 5, 5)}\n"
         "theirs.renew(look)\nsay('written')\n"
     )
-    assert peer.hear() == "looking"
+    peer.hear("looking")
     written = threading.Event()
 
     def write():
@@ -250,7 +244,7 @@ def test_what_is_looked_at_is_written_before_anybody_else_writes(tmp_path, share
     thread.start()
     assert not written.wait(0.2)
     peer.tell()
-    assert peer.hear() == "written"
+    peer.hear("written")
     thread.join()
     assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 7}
 

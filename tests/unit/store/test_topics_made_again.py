@@ -1,12 +1,13 @@
 """A topic that is deleted and made again is another one, for writers and readers alike."""
 
 import pytest
-from other_process import OtherProcess
+from harness.crew import started
 from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import TransactionAbortableError, UnknownTopicOrPartitionError
+from eoslog.producer.producer import ProducerInternals
 
 MADE_AGAIN = """
 import eoslog
@@ -32,7 +33,7 @@ def made_again_here(store, partitions):
 
 def made_again_elsewhere(store, partitions):
     code = MADE_AGAIN.format(path=str(store.path), partitions=partitions)
-    with OtherProcess(code) as other:
+    with started(code) as other:
         other.end()
 
 
@@ -141,7 +142,7 @@ def test_what_is_gathered_for_the_new_one_stays(store, make_again):
     assert producer.next_sequence("rows", 0) == 0
     producer.send("rows", b"new", partition=2)
     # As the background thread does some time after another process deleted it.
-    producer.forget_topic("rows")
+    ProducerInternals(producer).forget_topic("rows")
     producer.flush()
     assert values_of(store, 2) == [b"new"]
 
@@ -177,11 +178,10 @@ def test_what_was_gathered_for_a_second_one_is_lost_with_it(store, make_again, n
 @everywhere
 @pytest.mark.parametrize("wrote_before", short_form([True, False], True))
 @pytest.mark.parametrize("end", short_form(["commit", "flush", "append"], "commit", "append"))
-@pytest.mark.parametrize("staged", [False, True])
 def test_a_transaction_that_gathered_for_the_old_one_is_not_committed(
-    store, make_again, wrote_before, end, staged
+    store, make_again, wrote_before, end
 ):
-    producer = store.producer(transactional_id="loop", staged=staged)
+    producer = store.producer(transactional_id="loop")
     producer.init_transactions()
     if wrote_before:
         with producer.transaction():

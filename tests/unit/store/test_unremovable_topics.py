@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from prompted_process import PromptedProcess
+from harness.crew import Member
 
 import eoslog
 from eoslog import TopicPartition
@@ -69,7 +69,7 @@ def test_it_goes_once_nothing_is_in_the_way(behind_a_link, open_store):
 
 
 def test_verify_says_nothing_once_another_process_removed_it(behind_a_link, open_store, store_path):
-    with open_store() as store, PromptedProcess() as other:
+    with open_store() as store, Member() as other:
         with pytest.raises(StoreError):
             store.delete_topic("gone")
         assert store.verify()

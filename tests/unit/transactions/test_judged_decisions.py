@@ -14,25 +14,20 @@ import shutil
 import pytest
 from commit_journals import LARGE, journal_of, with_journal
 from coordinated_store import ID, CoordinatedStore
-from crash.transaction_trace import QUIET, end_of_life
-from kills import in_child
+from harness.fork import in_child
 from partition_files import all_records
+from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_entry import decode_transaction_value
-from eoslog.errors import (
-    ConcurrentTransactionsError,
-    StoreError,
-    StoreFailedError,
-    StoreFullError,
-)
+from eoslog.errors import ConcurrentTransactionsError, StoreError, StoreFailedError, StoreFullError
 from eoslog.fs.identity_files import id_bytes
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.store.store import parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
+from eoslog.transactions.entries import TransactionEntries
+from eoslog.transactions.recovery import TransactionRecovery
 from eoslog.transactions.state_key import state_partition_of, transaction_key
-from eoslog.transactions.transaction_entries import TransactionEntries
-from eoslog.transactions.transaction_recovery import TransactionRecovery
 
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
@@ -70,7 +65,7 @@ def decided(path):
     before = sizes_of(at)
     at.end(begun)
     kept = names_of(at.store)
-    end_of_life(at.store)
+    abandon(at.store)
     shutil.rmtree(path / "state" / "journal")
     return before, kept
 
@@ -81,7 +76,7 @@ def sizes_of(at):
         partition = (
             parts_of(at.store).files.state_log.partition_of(ID)
             if where == STATE
-            else at.store.partition(*where)
+            else engine_of(at.store).partition(*where)
         )
         found[where] = partition.size_bytes
     return found
@@ -153,7 +148,7 @@ def test_a_commit_is_one_record_and_names_where_its_logs_end(path):
     named = [(id_bytes(topics[topic].topic_id), 3) for topic in ("a", "b")]
     assert names_of(at.store)[-2:] == [("PrepareCommit", named), ("CompleteCommit", None)]
     for where in (A, B):
-        assert at.store.partition(*where).log.durable_offset >= 3
+        assert engine_of(at.store).partition(*where).log.durable_offset >= 3
     begun = at.begun("a-0")
     at.end(begun, commit=False)
     assert names_of(at.store)[-2:] == [("PrepareAbort", None), ("CompleteAbort", None)]
@@ -191,7 +186,7 @@ def test_a_decision_without_all_its_data_is_an_abort(path, decided, caplog, lost
             patched.setattr(TransactionRecovery, "_roll_forward", lambda *_: None)
             patched.setattr(TransactionRecovery, "_open_decided", lambda *_: None)
             patched.setattr(TransactionRecovery, "resolve", lambda *_: None)
-            end_of_life(opened(path).store)
+            abandon(opened(path).store)
         assert "its data did not all reach the disk" in caplog.text
         caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -232,7 +227,7 @@ def test_what_was_revoked_stays_so_after_another_power_cut(path, decided):
     before, _ = decided
     cut_short(path, before)
     at = opened(path)
-    end_of_life(at.store)
+    abandon(at.store)
     for where in (A, B):  # The markers that nobody had synced.
         cut(path, where, min(before[where], batch_ends(path, where)[-1]))
     at = opened(path)
@@ -297,9 +292,9 @@ def test_any_part_of_a_commit_that_the_disk_may_have(path, decided, has):
 
 def test_who_joins_opens_what_a_live_commit_names(path):
     """A commit is under way; its log was not opened when the session began, and was since."""
-    end_of_life(opened(path).store)
+    abandon(opened(path).store)
     at = opened(path)
-    at.store.partition("a", 1).append_columns([b"x"])
+    engine_of(at.store).partition("a", 1).append_columns([b"x"])
     topic_id = id_bytes(at.store.topics()["a"].topic_id)
     at.record(
         state="PrepareCommit",
@@ -314,7 +309,7 @@ def test_who_joins_opens_what_a_live_commit_names(path):
             assert TopicPartition("a", 1) in parts_of(joined).files.session.unrecovered
             return joined.partition("a", 1).log_end_offset
 
-    assert in_child(join, path.parent) >= 1
+    assert in_child(join) >= 1
     at.store.close()
 
 
@@ -364,7 +359,7 @@ def test_who_joins_opens_no_log_that_could_not_be_judged(path, decided):
                 joined.partition(*B)
             return 7
 
-    assert in_child(join, path.parent) == 7
+    assert in_child(join) == 7
     assert names_of(at.store) == kept[:-1]
     at.store.close()
 
@@ -373,7 +368,7 @@ def test_who_joins_opens_no_log_that_could_not_be_judged(path, decided):
 def test_a_decision_that_names_more_than_there_is_waits(path, durability):
     """No judging saw it: the data is missing, for whatever reason."""
     at = CoordinatedStore(eoslog.open(path, create=True, durability=durability, config=QUIET))
-    at.store.partition("a", 0).append_columns([b"x"])
+    engine_of(at.store).partition("a", 0).append_columns([b"x"])
     topic_id = id_bytes(at.store.topics()["a"].topic_id)
     at.record(
         state="PrepareCommit",
@@ -397,7 +392,7 @@ def test_a_copy_of_a_decision_waits_as_it_does(path, decided):
         state = parts_of(at.store).files.state_log.partition_of(ID)
         newest = [one for one in all_records(state) if one.key == transaction_key(ID)][-1]
         state.append_columns([newest.value], [newest.key])
-        end_of_life(at.store)
+        abandon(at.store)
         at = opened(path)
     assert at.committed("a-0") == [b"x"]
     assert names_of(at.store) == [*kept[:-1], kept[-2]]

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from eoslog import TopicPartition
-from eoslog.producer.producer_identity import ProducerIdentity
-from eoslog.store.store import parts_of
+from eoslog.producer.identity import ProducerIdentity
+from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_key import NAMED_PRODUCER
 
@@ -38,7 +38,7 @@ def in_a_thread(call, *arguments):
 
 
 def values_in(store):
-    records, _ = store.partition("t", 0).fetch_records(0, 1000, 1 << 20)
+    records, _ = engine_of(store).partition("t", 0).fetch_records(0, 1000, 1 << 20)
     return [record.value for record in records]
 
 

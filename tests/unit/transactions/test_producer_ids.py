@@ -14,7 +14,7 @@ from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 from eoslog.transactions.producer_ids import BLOCK_IDS
 from eoslog.transactions.state_key import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 
@@ -122,7 +122,7 @@ def test_a_new_store_counts_from_2_to_the_40th(store, give):
 def test_a_store_of_an_older_version_goes_on_there_too(open_store, known):
     store = with_topic(open_store())
     parts_of(store).files.state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": known})
-    store.partition("t", 0).append_columns(
+    engine_of(store).partition("t", 0).append_columns(
         [b"old"], producer_id=max(known - 1, 0), producer_epoch=0, base_sequence=0
     )
     abandon(store)
@@ -220,7 +220,7 @@ def test_a_record_that_cannot_be_read_keeps_nobody_from_an_id(open_store):
 def test_they_are_above_what_a_client_wrote_under_an_id_of_its_own(open_store):
     store = with_topic(open_store())
     for producer_id in (FIRST + 5000, STAGED_PRODUCER_ID_MIN, 2**63 - 1):
-        store.partition("t", 0).append_columns(
+        engine_of(store).partition("t", 0).append_columns(
             [b"theirs"], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
     store.close()
@@ -230,10 +230,10 @@ def test_they_are_above_what_a_client_wrote_under_an_id_of_its_own(open_store):
 def test_they_are_above_what_only_lmdb_remembers(open_store):
     store = with_topic(open_store(eoslog__producers__cached__max=1))
     for producer_id in (FIRST + 5000, 1, 2):
-        store.partition("t", 0).append_columns(
+        engine_of(store).partition("t", 0).append_columns(
             [b"theirs"], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
-        store.partition("t", 0).producer_state.persist()
+        engine_of(store).partition("t", 0).producer_state.persist()
     store.close()
     assert next_id(open_store(eoslog__producers__cached__max=1)) == FIRST + 5001
 
@@ -262,7 +262,7 @@ def test_ids_of_brokers_and_of_staged_files_do_not_count(tmp_path, producer_id):
 @pytest.mark.parametrize("give", GIVERS)
 def test_when_all_are_used_up_that_is_said(open_store, give, below):
     store = with_topic(open_store())
-    store.partition("t", 0).append_columns(
+    engine_of(store).partition("t", 0).append_columns(
         [b"theirs"], producer_id=STAGED_PRODUCER_ID_MIN - below, producer_epoch=0, base_sequence=0
     )
     store.close()
@@ -333,3 +333,26 @@ def test_one_that_cannot_be_opened_keeps_nobody_from_an_id(
     )
     assert next_id(open_store()) >= FIRST
     assert "t-0: its producer ids are not known" in caplog.text
+
+
+def test_an_old_copy_of_lmdb_with_the_mark_of_its_close_gives_out_no_id_again(tmp_path):
+    path, old = tmp_path / "store", tmp_path / "old"
+    ids = []
+
+    def live() -> None:
+        with eoslog.open(path, create=True) as store:
+            if not store.topics():
+                store.create_topic("t")
+            producer = store.producer()
+            producer.append("t", 0, [b"value"])
+            ids.append(producer.producer_id)
+
+    live()
+    shutil.copytree(path, old)
+    live()
+    for name in ("state/lmdb/data.mdb", ".kafka_cleanshutdown"):
+        shutil.copyfile(old / name, path / name)
+    live()
+    assert len(set(ids)) == 3
+    with eoslog.open(path) as store:
+        assert store.partition("t", 0).log_end_offset == 3

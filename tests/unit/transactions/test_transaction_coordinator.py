@@ -32,18 +32,20 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.inspect.durable_bounds import read_durable_bounds
+from eoslog.session.paths import StorePaths
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.store.store import abandon, parts_of
+from eoslog.transactions.entries import ENTRIES_KEPT
+from eoslog.transactions.owner import TransactionOwner
 from eoslog.transactions.state_key import (
     DURABILITY,
     PRODUCER_ID_BLOCK,
     state_key,
     state_partition_of,
 )
-from eoslog.transactions.transaction_entries import ENTRIES_KEPT
-from eoslog.transactions.transaction_owner import TransactionOwner
-from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
+from eoslog.transactions.timeouts import abort_timed_out, expire_ids
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -241,7 +243,7 @@ def test_i14_init_aborts_an_open_transaction(at):
 def test_i16_a_fence_that_cannot_be_written_leaves_the_epoch(at):
     older = at.begun("a-0")
     partition = parts_of(at.store).files.state_log.partition_of(ID)
-    fill_up(partition._log, ROOM_BYTES)
+    fill_up(partition.log, ROOM_BYTES)
     with full_disk():
         for _ in range(3):
             with pytest.raises(StoreError):
@@ -652,7 +654,7 @@ def test_s23_o02_describe(at):
     at.record("empty", producer_id=8)
     found = at.store.describe_transaction(ID)
     assert found.transaction_duration_ms > 1_700_000_000_000
-    assert found == eoslog.transactions.transaction_admin.TransactionDescription(
+    assert found == eoslog.transactions.admin.TransactionDescription(
         coordinator_id=0,
         transactional_id=ID,
         producer_id=7,
@@ -682,7 +684,7 @@ def test_s27_records_stand_in_kafkas_partition(at, name):
 
 
 def test_only_used_ids_stay_in_memory(at, monkeypatch):
-    monkeypatch.setattr("eoslog.transactions.transaction_entries.ENTRIES_KEPT", 3)
+    monkeypatch.setattr("eoslog.transactions.entries.ENTRIES_KEPT", 3)
     assert ENTRIES_KEPT == 10_000
     kept = at.begun("a-0", transactional_id="open")
     for number in range(10):
@@ -732,12 +734,34 @@ def test_ids_are_listed_page_by_page_from_the_index_and_what_is_newer(at, monkey
 def test_keys_of_no_known_type_are_passed_over(open_store, key):
     at = CoordinatedStore(open_store())
     at.end(at.begun("a-0"))
-    for value in (b"?", None):
+    for value in (b"?", None, b"?"):
         parts_of(at.store).files.state_log.partition_of(ID).append_columns([value], [key])
     abandon(at.store)
     at = CoordinatedStore(open_store())
     assert [one.transactional_id for one in at.store.transactions()] == [ID]
     assert at.init()[1] in (FIRST, FIRST + 1000)
+    for _ in range(2):
+        assert at.store.verify() == []
+        at.store.close()  # What the index knows by then it is asked for.
+        at = CoordinatedStore(open_store())
+
+
+@pytest.mark.parametrize("record_type", [1001, 1002, 1004, 1010])
+def test_a_name_that_is_no_text_is_looked_at(open_store, record_type):
+    """The key of a record of our own that another program wrote."""
+    at = CoordinatedStore(open_store())
+    at.end(at.begun("a-0"))
+    log, key = parts_of(at.store).files.state_log, record_type.to_bytes(2, "big") + b"\xff"
+    value = b'{"version": 1, "state": "complete", "spans": []}'
+    log.partition_of(ID).append_columns([value], [key])
+    abandon(at.store)
+    at = CoordinatedStore(open_store())
+    assert parts_of(at.store).files.state_log.names(record_type) == ["\ufffd"]
+    assert at.store.verify() == []
+    at.store.close()
+    assert read_durable_bounds(StorePaths(at.store.path), {}).jobs == {}
+    at = CoordinatedStore(open_store())
+    assert at.store.verify() == []
 
 
 # Timeouts.
@@ -1275,7 +1299,7 @@ def test_a_transaction_that_ended_meanwhile_is_not_taken_for_the_next(at, monkey
         return None if forgotten else found
 
     monkeypatch.setattr(admin, "_id_that_ends", ended_meanwhile)
-    with pytest.raises(InvalidTxnStateError, match="since offset 0 ended meanwhile"):
+    with pytest.raises(InvalidTxnStateError, match="since offset 0 has ended"):
         at.store.abort_transaction(topic="a", partition=0, start_offset=0)
     at.end(following[0])
     assert [kind for *_, kind in at.markers("a-0")] == ["COMMIT", "COMMIT"]

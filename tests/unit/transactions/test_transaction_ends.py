@@ -7,6 +7,7 @@ from transaction_files import (
     batches,
     committed,
     filled,
+    opened,
 )
 
 from eoslog.bindings.transaction_entry import ProducerIdNeeded, decode_transaction_value
@@ -156,7 +157,7 @@ def test_a16_the_next_producer_id_waits_for_the_end_of_what_was_decided(files, s
         "add": lambda *own: files.entry.add_partitions(*own, [part]),
         "flush": lambda *own: files.entry.flush(*own, [filled(part, b"x")]),
         "commit": lambda *own: files.entry.commit(*own, [filled(part, b"x")]),
-        "columns": lambda *own: files.entry.append_columns(*own, part, [b"x"], timestamp_ms=1),
+        "columns": lambda *own: files.entry.append_columns(*own, part, opened([b"x"])),
         "offsets": lambda *own: files.entry.append_offsets(
             *own, part, [b"x"], [b"k"], timestamp_ms=1
         ),

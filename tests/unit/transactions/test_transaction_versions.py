@@ -15,7 +15,7 @@ from cli_calls import DONE, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
-from eoslog.store.store import abandon, parts_of
+from eoslog.store.store import abandon, engine_of, parts_of
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -53,7 +53,7 @@ class BrokerLog:
         )
 
     def write(self, value: bytes, where: TopicPartition, epoch: int = EPOCH) -> None:
-        self.store.partition(*where).append_columns(
+        engine_of(self.store).partition(*where).append_columns(
             [value],
             producer_id=PRODUCER_ID,
             producer_epoch=epoch,
@@ -64,7 +64,7 @@ class BrokerLog:
 
     def mark(self, end: str, where: TopicPartition, epoch: int = EPOCH) -> None:
         self.now_ms += 1
-        self.store.partition(*where).append_marker(
+        engine_of(self.store).partition(*where).append_marker(
             PRODUCER_ID, epoch, 0, end == COMMIT, timestamp_ms=self.now_ms, newer_epoch=False
         )
 

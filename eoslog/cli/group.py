@@ -1,0 +1,104 @@
+"""The group of all commands. A command's module is imported when the command is asked for.
+
+So `eoslog topics` never imports Spark, and the API does not know of the layer above it: the
+commands that need Spark are found by name.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+
+from eoslog.cli.options import Settings
+
+# name: (module that holds a click command under the same name, with "_" for "-", help line)
+COMMANDS = {
+    "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
+    "consume": ("eoslog.cli.consume", "Print records of a topic."),
+    "demo": (
+        "eoslog.spark.commands.cli_demo",
+        "Land a real data set through Spark, killing a worker.",
+    ),
+    "dump": (
+        "eoslog.cli.dump",
+        "Print what the files of a partition hold, as Kafka's tool does.",
+    ),
+    "export-kafka": (
+        "eoslog.cli.export_kafka",
+        "Write a store as the log directory of a Kafka broker.",
+    ),
+    "groups": ("eoslog.cli.groups", "List, describe, delete and reset groups of consumers."),
+    "import-kafka": (
+        "eoslog.cli.import_kafka",
+        "Make a store of the log directories of a stopped Kafka broker.",
+    ),
+    "ingest": (
+        "eoslog.spark.commands.cli_ingest",
+        "Land files in a topic through Spark, exactly once.",
+    ),
+    "produce": ("eoslog.cli.produce", "Write lines of standard input to a topic."),
+    "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
+    "topics": ("eoslog.cli.topics", "List, create, describe and delete topics."),
+    "transactions": ("eoslog.cli.transactions", "List, describe and abort transactions."),
+    "verify": ("eoslog.cli.verify", "Check every byte of a store."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name, and shows their help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        function = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), function)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command like click; the error for a wrong name lists the close ones, or all of
+        them.
+        """
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS)
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
+            )
+            ctx.fail(f"no command {name!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    try:
+        click.echo(f"eoslog {version('eoslog')}")
+    except PackageNotFoundError:
+        click.echo("eoslog (not installed)")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--store", "store_path", type=click.Path(), help="The store's directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.pass_context
+def cli(ctx: click.Context, store_path: str | None, as_json: bool) -> None:
+    """An embedded log with exactly-once semantics, in Kafka's format.
+
+    --store and --json may stand before or after the command; EOSLOG_STORE in the environment names
+    the store as well. The exit status is 0 when the command did its work, 1 when it failed, 2 when
+    it was called in a wrong way.
+    """
+    ctx.obj = Settings(store_path, as_json)

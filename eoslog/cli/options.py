@@ -1,0 +1,183 @@
+"""Options and behavior that all commands share: --store and --json, how they print, how they fail.
+
+A user's mistake is one line on standard error and a status, never a traceback; EOSLOG_TRACEBACK=1
+in the environment shows the traceback to those who want it.
+"""
+
+import base64
+import errno
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+import click
+
+import eoslog
+from eoslog.cli import output as cli_output
+from eoslog.errors import EoslogError
+
+STORE_VARIABLE = "EOSLOG_STORE"
+TRACEBACK_VARIABLE = "EOSLOG_TRACEBACK"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings from --store and --json, given before or after the command's name."""
+
+    store_path: str | None
+    as_json: bool
+
+    def path(self) -> Path:
+        """The store's directory; it is a usage error if nothing names one."""
+        if self.store_path is None:
+            raise click.UsageError(f"no store: give --store PATH, or set {STORE_VARIABLE}")
+        if not self.store_path:
+            raise click.UsageError("--store: an empty path names no store")
+        return Path(self.store_path)
+
+    @contextmanager
+    def open(self) -> Iterator["eoslog.Store"]:
+        """A block with the store, which must exist; open as other processes have it, if any do.
+
+        What the block prints is out before the store is closed: an error of the close, on a full
+        disk say, comes after it.
+        """
+        with eoslog.open(self.path(), create=False, durability=None) as store:
+            yield store
+            if sys.stdout is not None:
+                sys.stdout.flush()
+
+
+@contextmanager
+def noted_creation(path: Path) -> Iterator[None]:
+    """A block that may create the store, also if it fails: standard error says so at its end."""
+    from eoslog.store.opening import is_store  # What it loads not every command needs.
+
+    was_there = is_store(path)
+    try:
+        yield
+    finally:
+        if not was_there and is_store(path):
+            with cli_output.note_of_work_done():
+                click.echo(f"created a store at {path}", err=True)
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --store and --json to a command and hand them in as its first argument, `settings`.
+
+    It also turns errors into one line: EoslogError and OSError end with status 1, arguments that
+    the API refuses with status 2.
+    """
+
+    @click.option(
+        "--store", "store_path", type=click.Path(), envvar=STORE_VARIABLE, help="The store."
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_context
+    def command(
+        ctx: click.Context, /, store_path: str | None, as_json: bool, **arguments: Any
+    ) -> Any:
+        outer = ctx.find_object(Settings) or Settings(None, False)
+        named = ctx.get_parameter_source("store_path") is click.core.ParameterSource.COMMANDLINE
+        path = store_path if named or outer.store_path is None else outer.store_path
+        settings = Settings(path, as_json or outer.as_json)
+        # A command's own subcommands find what was said to it.
+        ctx.obj = settings
+        try:
+            result = function(settings, **arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # What does not go out is an error of the command.
+        except (EoslogError, OSError, ValueError, TypeError) as error:
+            if os.environ.get(TRACEBACK_VARIABLE) or isinstance(error, BrokenPipeError):
+                raise
+            if isinstance(error, OSError) and error.filename == cli_output.NAME and sys.stdout:
+                cli_output.give_up(sys.stdout.fileno())
+            raise as_click_error(error) from error
+        return result
+
+    # The name, the help text, and the options that click has noted so far.
+    return functools.update_wrapper(command, function)
+
+
+@contextmanager
+def shown_failure() -> Iterator[list[Exception]]:
+    """A block whose failure is shown, and does not end the command; the list has it then."""
+    shown: list[Exception] = []
+    try:
+        yield shown
+    except (EoslogError, OSError) as error:
+        of_output = isinstance(error, OSError) and error.filename == cli_output.NAME
+        if of_output or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        standard_output().flush()  # On a terminal it comes after what was printed before it.
+        as_click_error(error).show()
+        shown.append(error)
+
+
+def as_click_error(error: Exception) -> click.ClickException:
+    """Status 2 for arguments that were refused, 1 for everything that went wrong after them."""
+    if isinstance(error, EoslogError):
+        message = f"{error} ({type(error).__name__})"
+        wrong_use = isinstance(error, ValueError)
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        message, wrong_use = f"{place}{error.strerror or error}", False
+    else:
+        message, wrong_use = str(error), True
+    message = "; ".join([message, *getattr(error, "__notes__", ())])
+    message = message.replace("\n", "\\n")  # Of a path, say: it is one line.
+    return click.UsageError(message) if wrong_use else click.ClickException(message)
+
+
+def confirm(question: str) -> None:
+    """Ask, and end the command unless the answer is yes. OSError without a terminal."""
+    _buffer_of(sys.stdin, "standard input")
+    click.confirm(question, abort=True, err=True)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, as bytes. OSError if the command was started without one."""
+    return _buffer_of(sys.stdin, "standard input")
+
+
+def standard_output() -> BinaryIO:
+    """Standard output, as bytes. OSError if the command was started without one."""
+    return _buffer_of(sys.stdout, cli_output.NAME)
+
+
+def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:
+    if stream is None:
+        raise OSError(errno.EBADF, "it is closed", name)
+    return stream.buffer
+
+
+def echo_json(data: Any) -> None:
+    """Print one JSON document on one line. OSError if the command has no standard output."""
+    standard_output()
+    click.echo(json_line(data), nl=False)
+
+
+def json_line(data: Any) -> str:
+    """One JSON document on one line; for long output, which `echo` would flush line by line."""
+    return f"{_encode(data)}\n"
+
+
+def json_value(value: Any) -> Any:
+    """Bytes are text where they are UTF-8, else {"base64": ...}; paths are text."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, default=json_value).encode

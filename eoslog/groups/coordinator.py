@@ -1,0 +1,337 @@
+"""Group coordinator: members join, leave and die, and each is assigned what it reads.
+
+There is no server: every process changes a group itself, by a record in the group's log, under the
+lock that all processes share. `group_members` has the rules.
+
+A member is dead if its process is, whose slot is locked as long as it lives, or if the member does
+not poll for `max.poll.interval.ms`. Each look at a group expels its dead members.
+
+Invariants: a change is in the log before any member acts on it. What a dead member held is given to
+others only by the record that removes the member, so its commits are refused from then on.
+"""
+
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common import clock
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import EoslogError, LogClosedError
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories, make_file
+from eoslog.groups.log import GroupRecord
+from eoslog.groups.members import (
+    GroupMembers,
+    Member,
+    acknowledged,
+    rebalanced,
+    with_member,
+    without_members,
+)
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.records import MembersKey
+from eoslog.session.process_slots import SLOT_BYTES, ProcessSlots
+from eoslog.storage.topic_registry import TopicRegistry
+
+_DIRECTORY_NAME = "members"
+_NAME_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A consumer that shares a group's partitions.
+
+    `partitions` are those that it was assigned; `giving_up` are those that it was assigned before
+    and reads until its next poll. `generation` is that of its last poll.
+    """
+
+    member_id: str
+    client_id: str
+    host: str
+    process: str
+    generation: int
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    giving_up: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members.
+
+    `state` is one of Kafka's: "Empty" without members, "Stable", or "PreparingRebalance" while a
+    member has yet to take note of a change. `strategy` is "" without members.
+    """
+
+    group: str
+    state: str
+    generation: int
+    strategy: str
+    members: tuple[MemberDescription, ...]
+
+
+class MemberHeartbeats:
+    """Times of the last polls of one store's members, for all its processes; a file each.
+
+    A file's time of change is that of the member's last poll, on the monotonic clock, which all
+    processes of a machine share. So a member that has stopped polling is found although its process
+    lives, also if that process was stopped. Nothing here has to survive a restart: no member does.
+    """
+
+    def __init__(self, state_path: Path) -> None:
+        self._path = state_path / _DIRECTORY_NAME
+
+    def begin(self, member_id: str) -> None:
+        """Make the file of a new member. Raises StoreFullError, StoreReadOnlyError."""
+        path = self._path_of(member_id)
+        with named_os_errors(f"making {path}"):
+            make_directories(self._path)
+            make_file(path)
+            self._beat(path)
+
+    def beat(self, member_id: str) -> None:
+        """Note a poll; does nothing if the member has no file any more."""
+        with suppress(FileNotFoundError):
+            self._beat(self._path_of(member_id))
+
+    def age_ms(self, member_id: str) -> int | None:
+        """Return how long ago the member polled; None if it has not since the last restart."""
+        try:
+            beaten_ns = self._path_of(member_id).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        age_ns = time.monotonic_ns() - beaten_ns
+        return None if age_ns < 0 else age_ns // 1_000_000
+
+    def end(self, member_id: str) -> None:
+        """Remove the file of a member."""
+        with suppress(OSError):
+            self._path_of(member_id).unlink(missing_ok=True)
+
+    def forget_all(self) -> None:
+        """Remove all files: the first process opens the store, and no earlier member is left."""
+        if not self._path.is_dir():
+            return
+        with named_os_errors(f"clearing {self._path}"):
+            for path in self._path.iterdir():
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _beat(path: Path) -> None:
+        now_ns = time.monotonic_ns()
+        os.utime(path, ns=(now_ns, now_ns))
+
+    def _path_of(self, member_id: str) -> Path:
+        digest = hashlib.blake2b(member_id.encode(), digest_size=_NAME_BYTES)
+        return self._path / digest.hexdigest()
+
+
+class GroupCoordinator:
+    """The members of all groups of one store, as one process sees and changes them."""
+
+    def __init__(
+        self,
+        group_offsets: GroupOffsets,
+        topics: TopicRegistry,
+        state_path: Path,
+        slots: ProcessSlots,
+    ) -> None:
+        self.log = group_offsets.log
+        self._topics = topics
+        self._slots = slots
+        self.heartbeats = MemberHeartbeats(state_path)
+        self._lock = ThreadLock()
+        self._local: dict[str, str] = {}  # Members of this process, and their groups.
+        self._abandoned: set[str] = set()  # Members whose consumers are gone.
+        self._closed = False
+        self._process_id = os.getpid()
+        group_offsets.watch_members(self.expel_dead)
+
+    # What there is.
+
+    def counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the partition counts of these topics, of those that exist and are not internal."""
+        found = {}
+        for name in topics:
+            topic = self._topics.get(name)
+            if topic is not None and not topic.internal:
+                found[name] = topic.partitions
+        return found
+
+    def matching(self, matches: Callable[[str], object]) -> tuple[str, ...]:
+        """The topics, without the internal ones, whose names match."""
+        names = [topic.name for topic in self._topics.all() if not topic.internal]
+        return tuple(sorted(name for name in names if matches(name)))
+
+    def look(self, group: str) -> tuple[GroupMembers, int]:
+        """Return the members of a group, and a number that differs after every change."""
+        with self.log.caught_up(self.log.of_group(group)) as state:
+            written = state.members(group)
+        return (GroupMembers(), -1) if written is None else written
+
+    def describe(self, group: str) -> GroupDescription | None:
+        """A group with its members, without the dead; None if there is none."""
+        groups = self.log.if_there(group)
+        if groups is None:
+            return None
+        self.expel_dead(group)
+        with self.log.caught_up(groups) as state:
+            if not state.is_known(group):
+                return None
+            members = state.members_of(group)
+        return GroupDescription(
+            group,
+            members.state,
+            members.generation,
+            members.strategy or "",
+            tuple(
+                MemberDescription(
+                    member.member_id,
+                    member.client_id,
+                    member.client_host,
+                    self._slots.describe(member.slot),
+                    member.generation,
+                    member.topics,
+                    tuple(sorted(member.assigned)),
+                    tuple(sorted(member.to_give_up)),
+                )
+                for member in members.members
+            ),
+        )
+
+    def is_dead(self, member: Member) -> bool:
+        """True if a member's process or consumer is gone, or the member does not poll."""
+        if member.slot == self._slots.own:
+            if member.member_id in self._abandoned:
+                return True
+        elif len(member.slot) != SLOT_BYTES or not self._slots.alive(member.slot):
+            return True
+        age_ms = self.heartbeats.age_ms(member.member_id)
+        return age_ms is None or age_ms > member.max_poll_interval_ms
+
+    # Members of this process.
+
+    def new_member(
+        self,
+        client_id: str,
+        topics: tuple[str, ...],
+        strategies: tuple[str, ...],
+        max_poll_interval_ms: int,
+    ) -> Member:
+        """Return a consumer of this process as a member, of no group yet."""
+        return Member(
+            f"{client_id}-{uuid.uuid4()}",
+            client_id,
+            socket.gethostname(),
+            max_poll_interval_ms,
+            topics,
+            strategies,
+            self._slots.own,
+        )
+
+    def join(self, group: str, member: Member) -> None:
+        """Make a consumer a member. Raises InconsistentGroupProtocolError, StoreError."""
+        with self._lock:
+            if self._closed:
+                raise LogClosedError("the store is closed")
+            self._local[member.member_id] = group
+        self.heartbeats.begin(member.member_id)
+        self._change(group, lambda now: with_member(now, member, self._counts_for(now, member)))
+
+    def subscribe(self, group: str, member: Member, topics: tuple[str, ...]) -> None:
+        """Have a member read other topics from now on."""
+        changed = replace(member, topics=topics)
+
+        def change(now: GroupMembers) -> GroupMembers:
+            if now.get(member.member_id) is None:
+                return now
+            return with_member(now, changed, self._counts_for(now, changed))
+
+        self._change(group, change)
+
+    def acknowledge(self, group: str, member: Member) -> None:
+        """Note that a member, which reads what it holds here, knows the group as it is."""
+
+        self._change(
+            group,
+            lambda now: acknowledged(now, member.member_id, member.held, self._counts_for(now)),
+        )
+
+    def rebalance(self, group: str) -> None:
+        """Assign partitions again: topics have come, gone or grown."""
+        self._change(group, lambda now: rebalanced(now, self._counts_for(now)))
+
+    def leave(self, group: str, member_id: str) -> None:
+        """Remove a member; what it held goes to others at once."""
+        # First: after an interrupt, others find it dead.
+        self.heartbeats.end(member_id)
+        self._change(group, lambda now: without_members(now, [member_id], self._counts_for(now)))
+        self.forget(member_id)
+
+    def forget(self, member_id: str) -> None:
+        """Note that a consumer of this process is no member any more."""
+        self.heartbeats.end(member_id)
+        with self._lock:
+            self._local.pop(member_id, None)
+            self._abandoned.discard(member_id)
+
+    def abandon(self, member_id: str) -> None:
+        """Note that a member's consumer was collected without a close. Takes no lock."""
+        if os.getpid() == self._process_id:  # Else a forked child dropped its copy.
+            self._abandoned.add(member_id)
+            self.heartbeats.end(member_id)
+
+    # The dead.
+
+    def expel_dead(self, group: str) -> None:
+        """Remove the dead members of a group."""
+        members, _ = self.look(group)
+        if any(map(self.is_dead, members.members)):
+            self._change(group, lambda now: now)
+
+    def look_after_members(self) -> None:
+        """Remove the dead members of all groups that this process uses."""
+        for groups in self.log.used():
+            with self.log.caught_up(groups) as state:
+                names = state.groups_with_members()
+            for name in names:
+                self.expel_dead(name)
+
+    def close(self) -> None:
+        """Remove the members of this process: the store is about to be closed."""
+        with self._lock:
+            self._closed = True
+            local = list(self._local.items())
+        for member_id, group in local:
+            with suppress(EoslogError):
+                self.leave(group, member_id)
+
+    # How it is done.
+
+    def _change(self, group: str, change: Callable[[GroupMembers], GroupMembers]) -> None:
+        """Write what `change` makes of a group without its dead members, if that is a change."""
+        groups = self.log.of_group(group)
+        with self.log.writing(groups):
+            with self.log.caught_up(groups) as state:
+                before = state.members_of(group)
+            dead = [one.member_id for one in before.members if self.is_dead(one)]
+            after = change(without_members(before, dead, self._counts_for(before)))
+            if after == before:
+                return
+            if after.state != before.state:
+                after = replace(after, state_timestamp_ms=clock.now_ms())
+            else:
+                after = replace(after, state_timestamp_ms=before.state_timestamp_ms)
+            self.log.append(groups, [GroupRecord(MembersKey(group), after)])
+        for member_id in dead:
+            self.forget(member_id)
+
+    def _counts_for(self, group: GroupMembers, *more: Member) -> dict[str, int]:
+        return self.counts(group.topics.union(*(member.topics for member in more)))

@@ -1,0 +1,30 @@
+"""Parts that the producers of one store share."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.producer.linger import LingerTimer
+from eoslog.storage.engine import Engine
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.coordinator import TransactionCoordinator
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.producer_ids import ProducerIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProducerParts:
+    """The parts of an open store that producers use.
+
+    `owners` has for each transactional id the producer of this process that took it over last.
+    """
+
+    engine: Engine
+    state_log: CompactedLog
+    producer_ids: ProducerIds
+    coordinator: TransactionCoordinator
+    names: NamedProducers
+    group_offsets: GroupOffsets
+    linger: LingerTimer
+    owners: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)

@@ -1,0 +1,126 @@
+"""A directory becomes a store, or is known to be one: `meta.properties`, the locks, the session.
+
+A new store is locked before its `meta.properties` is written, so that two processes that create it
+at once do not both do so. A creation cut short leaves `state/` with nothing but the locks: that
+still counts as an empty directory.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from eoslog.common.durability import Durability
+from eoslog.errors import NotAStoreError, StoreInUseError
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.fs.file_system import mount_of
+from eoslog.fs.identity_files import (
+    META_PROPERTIES,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories, make_outer_directories
+from eoslog.session import store_session
+from eoslog.session.lock import FILE_NAME as LOCK_NAME
+from eoslog.session.lock import OPENING_FILE_NAME, StoreLock
+from eoslog.session.paths import STATE_DIRECTORY, StorePaths
+from eoslog.session.store_session import StoreSession
+
+# A file system's own, at the top of a volume.
+_NOT_OURS = frozenset({"lost+found"})
+
+
+def enter_store(
+    paths: StorePaths,
+    create: bool,
+    durability: Durability | None,
+    topic_defaults: Mapping[str, int],
+    on_fork: Callable[[], None],
+) -> tuple[StoreSession, MetaProperties]:
+    """Take part in the store's session, or begin one; `create` makes an empty or absent directory
+    a store.
+
+    Until `StoreSession.opened` no other process opens or closes it. The default of `durability`
+    is the session's, or "commit". `on_fork` is called in the child of every fork from now on.
+
+    Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
+    or StoreFailedError; the directory is then as it was.
+    """
+    with named_os_errors(f"opening {paths.root}"):
+        exists = (paths.root / META_PROPERTIES).exists()
+    if exists:
+        read_meta_properties(paths.root)
+        with named_os_errors(f"opening {paths.root}"):
+            make_directories(paths.state)
+    else:
+        _check_may_create(paths.root, create)
+        _make_directories(paths)
+    mount = mount_of(paths.state)
+    try:
+        lock = StoreLock(paths.state, on_fork, joining=store_session.JOINING and not mount.network)
+    except StoreInUseError as error:
+        if mount.network:
+            error.add_note(f"on {mount} one process at a time has a store open")
+        raise
+    try:
+        # Another process may have been faster: its store is then used as it is.
+        if not exists and not (paths.root / META_PROPERTIES).exists():
+            write_meta_properties(paths.root, MetaProperties.new())
+        with named_os_errors(f"opening {paths.root}"):
+            # On the disk with the first list of topics, like all that is in `state` then.
+            make_directories(paths.controls)
+        identity = read_meta_properties(paths.root)
+        return StoreSession(paths, lock, mount, durability, topic_defaults), identity
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_way(root: Path) -> None:
+    """Raise NotAStoreError if a part of the path is there, and is no directory."""
+    for path in (root, *root.parents):
+        if path.is_dir():
+            return
+        if path.is_symlink() or path.exists():
+            raise NotAStoreError(f"{root} cannot be made: {path} is not a directory")
+
+
+def _make_directories(paths: StorePaths) -> None:
+    with named_os_errors(f"creating {paths.root}"):
+        made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
+        make_outer_directories(paths.root)
+        make_directories(paths.state)
+        for path in made:
+            sync_directory(path.parent)
+
+
+def why_no_store(root: Path) -> str:
+    """Return what a path without a store lacks."""
+    return f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
+
+
+def _check_may_create(root: Path, create: bool) -> None:
+    if root.exists() and not root.is_dir():
+        raise NotAStoreError(f"{root} is not a directory")
+    if not create:
+        raise NotAStoreError(f"{root} is not a store: {why_no_store(root)}")
+    with named_os_errors(f"creating {root}"):
+        _check_way(root)
+    if root.exists():
+        with named_os_errors(f"reading {root}"):
+            foreign = sorted(path.name for path in root.iterdir() if not _of_a_beginning(path))
+            # Another process may just have made the store; its mark is there before all else.
+            if (root / META_PROPERTIES).exists():
+                return
+        if foreign:
+            raise NotAStoreError(
+                f"{root} is not a store and not empty: it holds {foreign[0]!r}"
+                + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
+            )
+
+
+def _of_a_beginning(path: Path) -> bool:
+    """True if a creation that was cut short may have left this."""
+    if path.name == STATE_DIRECTORY and path.is_dir():
+        return {entry.name for entry in path.iterdir()} <= {LOCK_NAME, OPENING_FILE_NAME}
+    return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS

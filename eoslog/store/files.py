@@ -1,0 +1,478 @@
+"""Opening and closing of a store's files, in order.
+
+The first process of a session recovers the store, the last one closes it cleanly; the others attach
+to it and detach from it (`store_session`).
+
+Invariants: nothing is written before the store is locked and the trace of its last clean close is
+removed; that trace is left again only by a close that synced everything. Opening costs the same
+whatever the store holds: partitions are opened, and after an unclean stop recovered, when they are
+first used. The steps have numbers in `docs/crash-points.md`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from eoslog.bindings import shared_page
+from eoslog.bindings.shared_page import LOCK_COMPACTION, LOCK_LMDB
+from eoslog.common.config import parse_store_config
+from eoslog.common.durability import Durability
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.errors import EoslogError, StoreInUseError
+from eoslog.fs.file_system import boot_id_bytes, raise_open_files
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.groups.coordinator import GroupCoordinator
+from eoslog.groups.offsets import GroupOffsets
+from eoslog.groups.offsets_index import GroupOffsetsIndex
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.directory import enter_store
+from eoslog.session.paths import StorePaths
+from eoslog.storage.clean_close import (
+    forget_last_stop,
+    left_sums,
+    new_session,
+    put_away_changed,
+    read_last_stop,
+    write_clean_close,
+)
+from eoslog.storage.engine import Engine
+from eoslog.storage.journal_replay import (
+    has_journal,
+    journal_files,
+    remove_journals,
+    replay_journals,
+)
+from eoslog.storage.kept_journals import remove_kept_journals, sync_kept_journals
+from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.log_opener import LogOpener
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition_directory import remove_orphan_spares
+from eoslog.storage.process_journal import ProcessJournal
+from eoslog.storage.producer_id_range import FoundProducerIds
+from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
+from eoslog.storage.spare_files import remove_spares
+from eoslog.storage.topic_registry import TopicRegistry
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.topics import StoreTopics
+from eoslog.transactions.admin import TransactionAdmin
+from eoslog.transactions.compacted_log import CompactedLog, CompactionPlan
+from eoslog.transactions.coordinator import TransactionCoordinator
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.recovery import TransactionRecovery
+from eoslog.upgrade import upgrade_offsets, upgrade_topics
+
+_log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+
+class StoreFiles:
+    """The parts of one store that have files. Made, they hold nothing yet: see `enter`."""
+
+    def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
+        self.config, self._topic_defaults = parse_store_config(config)
+        with named_os_errors(f"looking for {path}"):  # The working directory may be gone.
+            self.paths = StorePaths(path.absolute())
+
+    def enter(
+        self,
+        create: bool,
+        durability: Durability | None,
+        *,
+        on_fork: Callable[[], None],
+        is_closed: Callable[[], bool],
+        check_open: Callable[[], None],
+        check_files: Callable[[], None],
+    ) -> None:
+        """Take part in the store's session, and make all parts; they have changed nothing yet: see
+        `begin`. Whatever this raises, an interrupt (Ctrl-C) too: `give_up` is the caller's then.
+        """
+        if self.config["eoslog.open.files.raise"]:
+            raise_open_files()
+        self.session, self.identity = enter_store(
+            self.paths, create, durability, self._topic_defaults, on_fork
+        )
+        found_ids = FoundProducerIds(self.session.shared)
+        self._make_storage(found_ids)
+        self.engine = Engine(
+            self.paths,
+            self.session,
+            self.config,
+            self.durability,
+            self.registry,
+            self.rows,
+            self.partitions,
+            self.checkpoints,
+            self.signal,
+            is_closed,
+            check_open,
+            check_files,
+        )
+        self._make_transactions(found_ids)
+        self._make_groups()
+
+    def _make_storage(self, found_ids: FoundProducerIds) -> None:
+        shared = self.session.shared
+        lmdb_path = self.paths.state / DIRECTORY_NAME
+        if self.session.first:
+            stop = read_last_stop(self.paths.clean_marker, self.paths.unrecovered)
+            put_away_changed(self.paths.root, lmdb_path, stop.sums)
+        self.rows = ProducerStateStore(
+            self.paths.state,
+            shared=self.session.may_be_shared,
+            write_turn=lambda: shared.held(LOCK_LMDB, shared_page.LOCK_TIMEOUT_S),
+        )
+        if self.session.first:
+            upgrade_topics(self.paths.state, self.rows)
+        self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
+        self.registry.check_files = self.session.check
+        self.durability: Durability = self.session.durability
+        self.signal = AppendSignal(shared)
+        self.was_stopped_uncleanly = False
+        self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
+        if self.session.first and stop.sums:
+            self.checkpoints.note_synced()
+        self.journal: ProcessJournal | None = None
+        if self.durability != "process":
+            journal_bytes = self.config["eoslog.journal.bytes"]
+            slot = self.session.slots.own
+            self.journal = ProcessJournal(self.paths, journal_bytes, slot, self.session.check)
+        opener = LogOpener(
+            self.paths,
+            self.checkpoints,
+            LegalHoles(self.paths, self.registry, self.checkpoints, self.rows),
+            self.rows,
+            self.config,
+            self.durability,
+            self.signal,
+            self.session.id,
+            shared,
+            self.journal.journal if self.journal is not None else None,
+            boot_id_bytes(),
+        )
+        self.partitions = OpenedPartitions(
+            opener, self.registry, self.session.topic_defaults, found_ids, self.session.check
+        )
+
+    def _make_transactions(self, found_ids: FoundProducerIds) -> None:
+        shared, slots, durable = self.session.shared, self.session.slots, self.engine.syncs
+        self.state_log = CompactedLog(self.partitions, self.rows, durable, shared)
+        self.producer_ids = ProducerIds(
+            self.state_log,
+            found_ids,
+            self.partitions.find_producer_ids,
+            slots.note_producer_ids,
+        )
+        self.transactions = TransactionCoordinator(
+            self.state_log,
+            self.producer_ids,
+            self.partitions,
+            durable=durable,
+            timeout_max_ms=self.config["transaction.max.timeout.ms"],
+            slots=slots,
+            shared=shared,
+        )
+        # A dead process is looked after until its journal is gone.
+        self.transactions.settle_hooks.append(lambda slot: not has_journal(self.paths, slot))
+        self.transaction_admin = TransactionAdmin(
+            self.transactions, self.state_log, self.partitions
+        )
+        self.transaction_recovery = TransactionRecovery(
+            self.transactions,
+            self.state_log,
+            self.partitions,
+            self.checkpoints,
+            slots=slots,
+            shared=shared,
+        )
+        self.names = NamedProducers(
+            self.state_log,
+            self.producer_ids,
+            self.partitions.find,
+            self.registry.id_of,
+            slots=slots,
+            shared=shared,
+        )
+
+    def _make_groups(self) -> None:
+        shared, slots, index = self.session.shared, self.session.slots, GroupOffsetsIndex(self.rows)
+        self.group_offsets = GroupOffsets(
+            self.partitions, index, self.config, self.engine.syncs, shared
+        )
+        self.group_members = GroupCoordinator(
+            self.group_offsets, self.registry, self.paths.state, slots
+        )
+        self.topics = StoreTopics(
+            self.paths, self.registry, self.partitions, self.names, self.group_offsets
+        )
+
+    def begin(self) -> None:
+        """Take the store up where the last process left it (O3 to O6), and its transactions; or
+        attach to what other processes have open.
+        """
+        if self.session.first:
+            self._take_up()
+            self._begin_journal()
+            return
+        self.partitions.recover_some(self.session.unrecovered)
+        # Nothing is left to be done that others would have to wait for.
+        self.opened()
+        self.state_log.join()
+        self.transaction_recovery.join()
+        self._begin_journal()
+
+    def _begin_journal(self) -> None:
+        if self.journal is not None:
+            self.journal.begin()
+
+    def _take_up(self) -> None:
+        self.group_members.heartbeats.forget_all()
+        marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
+        last_stop = read_last_stop(marker, unrecovered)
+        self.was_stopped_uncleanly = last_stop.unrecovered is None
+        if not self.was_stopped_uncleanly:
+            # While the trace says that they do not count.
+            self._drop_journals()
+        # Before anything is written: from here on a crash is an unclean stop.
+        forget_last_stop(marker, unrecovered)
+        if last_stop.unrecovered is None:
+            # Before anything else is looked at.
+            remove_kept_journals(self.paths)
+            start = self.checkpoints.log_start_offset
+            replay_journals(self.paths, self.registry.all(), start)
+            self.registry.sync()
+            remove_orphan_spares(self.paths, self.registry)
+            self.partitions.recover_all()
+        else:
+            self.partitions.recover_some(last_stop.unrecovered)
+        to_recover = self.partitions.unrecovered
+        mark = self.rows.read_session()
+        self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
+        self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
+        upgrade_offsets(self.group_offsets.log, self.registry)
+        self.checkpoints.reserve()
+
+    def _drop_journals(self) -> None:
+        if journal_files(self.paths):
+            _log.error(
+                "%s: commit journals beside the trace of a clean stop: another program ran on the "
+                "store; what they hold does not count",
+                self.paths.root,
+            )
+            remove_journals(self.paths)
+
+    def opened(self) -> None:
+        """Let other processes open the store too, or close it: everything is taken up."""
+        if self.session.first:
+            self.transaction_recovery.let_others_in()
+        self.session.opened(self.partitions.unrecovered)
+
+    def compact(self, *partitions: UnifiedLog) -> int:
+        """Compact partitions of internal topics; how many segments went. One process compacts at a
+        time. An error of one partition does not keep the others from being compacted.
+
+        Raises StoreFullError or StoreFailedError: then nothing was deleted of some of them.
+        """
+        shared = self.session.shared
+        sealed = [one for one in partitions if one.segment_count > 1]
+        # Never waited for, so it may be held while the locks of all keys are taken.
+        if not sealed or not shared.try_lock(LOCK_COMPACTION):
+            return 0  # Where another process compacts: after the next append.
+        try:
+            return self._compact(sealed)
+        finally:
+            shared.unlock(LOCK_COMPACTION)
+
+    def _compact(self, sealed: Sequence[UnifiedLog]) -> int:
+        errors: list[EoslogError] = []
+
+        def attempt(step: Callable[..., _Result], *arguments: object) -> _Result | None:
+            try:
+                return step(*arguments)
+            except EoslogError as error:
+                errors.append(error)
+                return None
+
+        up_to: dict[UnifiedLog, int] = {}
+        of_state = [one for one in sealed if one.topic == TRANSACTION_STATE_TOPIC]
+        for plan in (attempt(self._plan_compaction, of_state) or ()) if of_state else ():
+            up_to[plan.partition] = attempt(self.state_log.write_forward, plan) or 0
+        standing_still = self.transactions.entries.standing_still
+        for one in sealed:
+            if one.topic != TRANSACTION_STATE_TOPIC:
+                groups = self.group_offsets.log
+                up_to[one] = attempt(groups.write_forward, one, standing_still) or 0
+        with suppress(EoslogError):  # All with one write, or each with its deletion.
+            self.checkpoints.raise_starts(
+                {
+                    one.topic_partition: partial(one.log.raise_log_start, to)
+                    for one, to in up_to.items()
+                }
+            )
+        deleted = sum(attempt(one.delete_segments, to) or 0 for one, to in up_to.items() if to)
+        raise_first(errors)
+        return deleted
+
+    def _plan_compaction(self, of_state: Sequence[UnifiedLog]) -> list[CompactionPlan]:
+        self.transaction_recovery.advance()
+        return self.state_log.plan_compaction(of_state, self.transaction_recovery.safe_offset)
+
+    def close(self) -> list[EoslogError]:
+        """Bring everything to disk and give the store up (C3 to C9), or let go of it if other
+        processes have it open; what went wrong.
+        """
+        last: bool | None = False
+        lost = False
+        errors: list[EoslogError] = []
+        try:
+            errors += errors_of([self.session.check])
+            if errors:
+                # What is there now is not what was opened: nothing of it is touched.
+                lost = True
+            else:
+                errors += errors_of([self.group_members.close])
+                if self.journal is not None:
+                    self.journal.stop()
+                if self.engine.syncs and self.session.slots.others():
+                    self._sync_ahead()
+                last = self._is_last()
+                errors += self._lay_down() if last else self._let_go(note_left=last is not None)
+        finally:
+            self.give_up(last=bool(last) and not lost)
+        return errors if lost else [_behind_the_appends(error) for error in errors]
+
+    def give_up(self, *, last: bool = False) -> None:
+        """Hold nothing of the store any more; what was not laid down is recovered by the next
+        opening. `last`: everything was, and the session is over.
+
+        A second call does nothing, or what an interrupt left of the first; nor does one for parts
+        that `enter` did not come to.
+        """
+        with ExitStack() as rest:
+            # Whatever one of them raises, the others are done.
+            if hasattr(self, "session"):
+                rest.callback(self.session.leave, last=last)
+            if hasattr(self, "rows"):
+                rest.callback(self.rows.close)
+            journal = getattr(self, "journal", None)
+            if journal is not None:
+                rest.callback(journal.end)
+            if hasattr(self, "partitions"):
+                self.partitions.abandon()
+
+    def _sync_ahead(self) -> None:
+        """Sync what was written before others have to wait for it: they cannot open the store
+        while this process closes it.
+        """
+        for partition in self.partitions.opened():
+            try:
+                partition.sync_up_to(partition.log_end_offset)
+            except EoslogError:
+                continue  # It is met again when the partition is closed.
+
+    def _is_last(self) -> bool | None:
+        """True if no other process has the store open; none comes or goes from now on. None if
+        that could not be reached.
+        """
+        try:
+            return self.session.begin_leaving()
+        except StoreInUseError as error:
+            # It is left to others. Should there be none any more, the next opening recovers.
+            _log.warning(
+                "%s is closed without a look at other processes: %s", self.paths.root, error
+            )
+            return None
+
+    def _lay_down(self) -> list[EoslogError]:
+        """Close what any process of the session opened, and say that the stop was clean."""
+        errors = self._open_what_others_opened() if self.session.was_shared else []
+        errors += errors_of([self.partitions.recover_rest])
+        errors += errors_of([self.transaction_recovery.prepare_to_close])
+        self.partitions.stop()
+        errors += self.partitions.close_cleanly(internal=False)
+        errors += errors_of([partial(remove_spares, self.paths)])
+        errors += errors_of([self.state_log.persist, self.group_offsets.log.persist_all])
+        errors += self.partitions.close_cleanly(internal=True)
+        errors += errors_of([self._write_checkpoints])
+        if not errors:
+            errors += errors_of([self._leave_clean])
+        return errors
+
+    def _open_what_others_opened(self) -> list[EoslogError]:
+        errors: list[EoslogError] = []
+        try:
+            for internal in (False, True):
+                errors += self.partitions.open_what_others_opened(internal=internal)
+        except EoslogError as error:
+            errors.append(error)
+        return errors
+
+    def _let_go(self, *, note_left: bool) -> list[EoslogError]:
+        """Sync what was written, unless nothing is waited for, and leave the rest to the others.
+        `note_left`: in the session's file, if this process may write to it.
+        """
+        errors: list[EoslogError] = []
+        if note_left:
+            left = self.transaction_recovery.unresolved
+            errors += errors_of([partial(self.session.leave_behind, left)])
+        self.partitions.stop()
+        errors += self.partitions.detach(sync=self.engine.syncs)
+        return errors
+
+    def leave_to_parent(self) -> None:
+        """Touch nothing any more: this is a forked child."""
+        if hasattr(self, "partitions"):
+            self.partitions.leave_to_parent()
+
+    def _write_checkpoints(self) -> None:
+        offsets = self.partitions.closed_offsets
+        all_synced = {one.topic_partition for one in self.partitions.opened()} <= set(offsets)
+        self.checkpoints.write(self.transaction_recovery.closed(offsets, all_synced))
+        self.checkpoints.end()
+        self.registry.end()
+
+    def _leave_clean(self) -> None:
+        session = new_session()
+        self.rows.write_session(session.encode())
+        left = self.partitions.unrecovered | self.transaction_recovery.unresolved
+        left |= self.session.left
+        # Nothing is written to these files from here on.
+        sums = left_sums(self.paths.root, self.paths.state / DIRECTORY_NAME)
+        if self.journal is not None:
+            self.journal.end()
+        remove_journals(self.paths)
+        sync_kept_journals(self.paths)
+        write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left, sums)
+
+
+def _behind_the_appends(error: EoslogError) -> EoslogError:
+    """An error of a close that has no record's append to refuse, and that is not met again."""
+    error.outcome, error.retriable = "unknown", False
+    error.add_note(
+        "the store is closed, and what was appended is in the log: the next opening recovers it"
+    )
+    return error
+
+
+def raise_first(errors: Sequence[EoslogError]) -> None:
+    """Raise the first of these errors, if there is one; the others are notes to it."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and: {other}")
+        raise errors[0]
+
+
+def errors_of(steps: Iterable[Callable[[], None]]) -> list[EoslogError]:
+    """Take every step, whatever becomes of the others; what went wrong."""
+    errors = []
+    for step in steps:
+        try:
+            step()
+        except EoslogError as error:
+            errors.append(error)
+    return errors
