@@ -58,7 +58,8 @@ cdef class ColumnSet:
         cdef int32_t[::1] partitions
         cdef int64_t[::1] order, ends
         if not 0 <= first_partition < count:
-            raise ValueError(f"first_partition {first_partition} of {count}")
+            raise ValueError(
+                f"first_partition must be from 0 to {count - 1}, got {first_partition}")
         if count == 1:
             return [(0, self)]
         if self.columns.count == 0:
@@ -117,8 +118,8 @@ cpdef ColumnSet open_columns(
     """Open the columns of a call; `timestamp_ms` holds where no timestamps are given.
 
     Columns that were opened before come in the place of `values`, and are returned as they are.
-    Raises TypeError or ValueError for columns that are none, that differ in length, or that have
-    more than 2**30 records.
+    Raises TypeError for what is not a column, and ValueError for columns that differ in length or
+    have more than 2**30 records.
     """
     if type(values) is ColumnSet:
         return values
@@ -130,12 +131,13 @@ cpdef ColumnSet open_columns(
     cdef int64_t count = value_holder.column.count
     if values is None:
         if keys is None:
-            raise TypeError("values: a column, not None")
+            raise TypeError("values must be a column if keys is None, got None")
         count = key_holder.column.count      # All values null: a column of tombstones.
     if count > RECORDS_PER_CALL_MAX:
-        raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
+        raise ValueError(f"values must have at most {RECORDS_PER_CALL_MAX} items, got {count}")
     if keys is not None and key_holder.column.count != count:
-        raise ValueError(f"keys: {key_holder.column.count} for {count} values")
+        raise ValueError(
+            f"keys must have {count} items, one for each value, got {key_holder.column.count}")
     header_holder = open_headers(headers, count)
     try:
         opened.timestamps = open_timestamps(timestamps, count)

@@ -82,7 +82,7 @@ cdef list series_of_bytes(object source, str name):
     try:
         return [cell.encode() if type(cell) is str else cell for cell in cells]
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name} must be bytes or valid text: {error}") from None
 
 
 cdef list series_as_list(object source, str name):
@@ -92,8 +92,8 @@ cdef list series_as_list(object source, str name):
     cells = source.to_list() if hasattr(source, "to_list") else None
     if not isinstance(cells, list):
         raise TypeError(
-            f"{name}: a column is a list of bytes, an Arrow binary or string array, a numpy array "
-            f"of bytes or a Series of bytes or texts, not {type(source).__name__}")
+            f"{name} must be a list of bytes, an Arrow binary or string array, a numpy array of "
+            f"bytes or a Series of bytes or texts, got {type(source).__name__}")
     if hasattr(source, "isna"):          # Pandas has nan and other things in their places.
         cells = [None if is_missing else cell
                  for cell, is_missing in zip(cells, source.isna(), strict=True)]
@@ -146,8 +146,7 @@ cdef int open_list(ColumnHolder holder, object source, str name) except -1:
             pointers[index] = NULL
             lengths[index] = -1
         else:
-            raise TypeError(
-                f"{name}[{index}]: bytes or None, not {type(cell).__name__}")
+            raise TypeError(f"{name}[{index}] must be bytes or None, got {type(cell).__name__}")
     holder._owner = cells
     return 0
 
@@ -159,14 +158,14 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
     cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
     cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
     if schema.release == NULL or array.release == NULL:
-        raise ValueError(f"{name}: the Arrow array was released: another consumer took it")
+        raise ValueError(f"{name} must be an Arrow array that no other consumer has released")
     cdef str form = schema.format.decode()
     cdef Column* column = &holder.column
     holder._owner = (schema_capsule, array_capsule)
     column.count = array.length
     if schema.dictionary != NULL:
         raise TypeError(
-            f"{name}: an Arrow binary or string array, not a dictionary: decode it first")
+            f"{name} must be an Arrow binary or string array, got a dictionary: decode it first")
     if form in ("z", "u"):
         column.kind = COLUMN_OFFSETS_32
         column.offsets_32 = <const int32_t*>array.buffers[1] + array.offset
@@ -183,9 +182,10 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
         column.kind = COLUMN_NULL
         return 0
     else:
-        raise TypeError(f"{name}: an Arrow binary or string array, not one of format {form!r}")
+        raise TypeError(
+            f"{name} must be an Arrow binary or string array, got one of format {form!r}")
     if not offsets_rise(column):
-        raise ValueError(f"{name}: the Arrow array's offsets do not rise")
+        raise ValueError(f"{name} must be an Arrow array whose offsets never fall")
     if array.null_count != 0 and array.buffers[0] != NULL:
         column.validity = <const uint8_t*>array.buffers[0]
         column.validity_bit_offset = array.offset
@@ -218,7 +218,7 @@ cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
         return open_list(holder, source.tolist(), name)
     if source.dtype == numpy.uint8 and source.ndim == 2:
         if numpy.ma.is_masked(source):
-            raise ValueError(f"{name}: bytes of a masked array are masked")
+            raise ValueError(f"{name} must have no masked bytes")
         source = numpy.ascontiguousarray(source)
         rows = source
         holder._owner = source
@@ -231,8 +231,8 @@ cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
     if source.dtype.kind == "O" and source.ndim == 1:
         return open_list(holder, source.tolist(), name)
     raise TypeError(
-        f"{name}: a numpy array of dtype S or O, or a two-dimensional one of uint8, not "
-        f"{source.ndim}-dimensional {source.dtype}")
+        f"{name} must be a numpy array of dtype S or O, or a two-dimensional one of uint8, got "
+        f"one of {source.dtype} with {source.ndim} dimensions")
 
 
 cdef object open_timestamps(object timestamps, Py_ssize_t count):
@@ -240,8 +240,11 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
     if timestamps is None:
         return None
     array = timestamp_column(timestamps)
-    if array.ndim != 1 or array.shape[0] != count:
-        raise ValueError(f"timestamps: {array.shape} for {count} records")
+    if array.ndim != 1:
+        raise ValueError(f"timestamps must have one dimension, got {array.ndim}")
+    if array.shape[0] != count:
+        raise ValueError(
+            f"timestamps must have {count} items, one for each record, got {array.shape[0]}")
     return numpy.ascontiguousarray(array)
 
 
@@ -254,16 +257,16 @@ cdef object timestamp_column(object timestamps):
         has_nulls, array = array_of_times(timestamps)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
         raise TypeError(
-            "timestamps: a column of integers (milliseconds) or times, which "
-            f"{type(timestamps).__name__} is not: {error}") from error
+            "timestamps must be a column of integers (milliseconds) or times, got "
+            f"{type(timestamps).__name__}: {error}") from error
     if has_nulls:
-        raise ValueError("timestamps: nulls are not allowed")
+        raise ValueError("timestamps must have no nulls")
     if array.dtype.kind == "M":
         array = milliseconds_of(array)
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
+        raise TypeError(f"timestamps must be integers (milliseconds) or times, got {array.dtype}")
     if array.size and array.max() > INT64_MAX:
-        raise ValueError(f"timestamps: {array.max()} is beyond 64 bits")
+        raise ValueError(f"timestamps must fit into 64 bits, got {array.max()}")
     return array.astype(numpy.int64, copy=False)
 
 
@@ -272,7 +275,7 @@ cdef tuple array_of_times(object times):
     Raises whatever that library raises.
     """
     if isinstance(times, (str, bytes, bytearray)):
-        raise TypeError("it is no column")
+        raise TypeError("it is not a column")
     if isinstance(times, numpy.ma.MaskedArray):
         return numpy.ma.is_masked(times), numpy.asarray(times)
     if not hasattr(times, "to_numpy"):
@@ -303,11 +306,11 @@ cdef object milliseconds_of(object times):
     except OverflowError:
         is_beyond = True
     if is_beyond:
-        raise ValueError("timestamps: a time is missing, or beyond 64 bits of milliseconds")
+        raise ValueError("timestamps must be times that fit into 64 bits of milliseconds")
     found = found.view(numpy.int64)
     if found.size and found.min() < 0:   # -1 would stand for none.
         raise errors.InvalidTimestampError(
-            f"timestamps: the time {times[found.argmin()]} is before 1970")
+            f"timestamps must be 1970 or later, got {times[found.argmin()]}")
     return found
 
 
@@ -315,7 +318,7 @@ cdef int varint_append(bytearray out, Py_ssize_t value) except -1:
     cdef uint8_t scratch[8]
     cdef uint8_t* end
     if not -1 <= value <= 0x7FFFFFFF:
-        raise ValueError(f"headers: a length of {value} bytes")
+        raise ValueError(f"headers must have at most {0x7FFFFFFF} bytes each, got {value}")
     end = store_varint(scratch, <int32_t>value)
     out += (<char*>scratch)[:end - scratch]
     return 0
@@ -325,7 +328,8 @@ cdef bytes encoded_name(str name):
     try:
         return name.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"headers: the name {name!r:.80}: {error}") from None
+        raise ValueError(
+            f"headers must have names of valid text, got {name!r:.80}: {error}") from None
 
 
 cdef list checked_pairs(object headers):
@@ -341,7 +345,8 @@ cdef list checked_pairs(object headers):
             pairs = list(headers)
         except TypeError:
             raise TypeError(
-                f"headers: pairs of (str, bytes or None), not {type(headers).__name__}") from None
+                "headers must be pairs of (str, bytes or None), got "
+                f"{type(headers).__name__}") from None
     checked = []
     for pair in pairs:
         try:
@@ -351,12 +356,13 @@ cdef list checked_pairs(object headers):
             else:
                 name, value = pair
         except (TypeError, ValueError, KeyError):
-            raise TypeError(f"headers: pairs of (str, bytes or None), not {pair!r:.80}") from None
+            raise TypeError(
+                f"headers must be pairs of (str, bytes or None), got {pair!r:.80}") from None
         if not isinstance(name, str):
-            raise TypeError(f"headers: a header's name is str, not {type(name).__name__}")
+            raise TypeError(f"headers must have names of str, got {type(name).__name__}")
         if value is not None and not isinstance(value, bytes):
             raise TypeError(
-                f"headers: a header's value is bytes or None, not {type(value).__name__}")
+                f"headers must have values of bytes or None, got {type(value).__name__}")
         checked.append((name, value))
     return checked
 
@@ -380,7 +386,7 @@ cdef object header_cells(object headers):
         except TypeError:
             pass
     raise TypeError(
-        f"headers: a list with the headers of each record, not {type(headers).__name__}")
+        f"headers must be a list with the headers of each record, got {type(headers).__name__}")
 
 
 cdef bytes encode_headers(object headers):
@@ -407,5 +413,6 @@ cdef ColumnHolder open_headers(object headers, Py_ssize_t count):
         return open_column(None, "headers")
     headers = header_cells(headers)
     if len(headers) != count:
-        raise ValueError(f"headers: {len(headers)} for {count} records")
+        raise ValueError(
+            f"headers must have {count} items, one for each record, got {len(headers)}")
     return open_column([encode_headers(one) for one in headers], "headers")

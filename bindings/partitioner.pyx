@@ -29,5 +29,5 @@ def partition_for_key(bytes key not None, partitions):
 cdef int32_t checked_partition_count(object partitions) except -1:
     cdef Py_ssize_t count = partitions
     if not 1 <= count <= PARTITION_COUNT_MAX:
-        raise ValueError(f"partitions: {count}, which is not from 1 to {PARTITION_COUNT_MAX}")
+        raise ValueError(f"partitions must be from 1 to {PARTITION_COUNT_MAX}, got {count}")
     return <int32_t>count

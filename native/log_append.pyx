@@ -91,7 +91,7 @@ cdef Status check_timestamps(
         if not timestamp_allowed(log, timestamp, now_ms):
             out.position_bytes = index
             return fault(out, STATUS_INVALID_TIMESTAMP,
-                         "a record's timestamp is negative or too far from now", now_ms, timestamp)
+                         "a record's timestamp is outside the topic's limits around now", now_ms, timestamp)
     return STATUS_OK
 
 
@@ -496,7 +496,7 @@ cdef Status check_client_records(
                          index, record.offset)
         if not timestamp_allowed(log, record.timestamp, now_ms):
             return fault(out, STATUS_INVALID_TIMESTAMP,
-                         "a record's timestamp is negative or too far from now",
+                         "a record's timestamp is outside the topic's limits around now",
                          now_ms, record.timestamp)
         if record.timestamp > max_timestamp[0]:
             max_timestamp[0] = record.timestamp

@@ -107,9 +107,10 @@ def test_empty_columns_and_columns_of_nulls():
 
 @pytest.mark.parametrize("partitions", [0, -1, PARTITION_COUNT_MAX + 1])
 def test_a_count_of_partitions_out_of_range_is_refused(partitions):
-    with pytest.raises(ValueError, match=f"partitions: {partitions}"):
+    message = f"partitions must be from 1 to {PARTITION_COUNT_MAX}, got {partitions}"
+    with pytest.raises(ValueError, match=message):
         partition_for_key(b"key", partitions)
-    with pytest.raises(ValueError, match=f"partitions: {partitions}"):
+    with pytest.raises(ValueError, match=message):
         open_columns([b"v"], None, None, None, 1).by_partition(partitions, 0, 1 << 20)
 
 
@@ -123,7 +124,7 @@ def test_a_key_that_is_not_bytes_is_refused(key):
 
 @pytest.mark.parametrize("first", [-1, 3])
 def test_a_first_partition_out_of_range_is_refused(first):
-    with pytest.raises(ValueError, match=f"first_partition {first} of 3"):
+    with pytest.raises(ValueError, match=f"first_partition must be from 0 to 2, got {first}"):
         open_columns([b"v"], None, None, None, 1).by_partition(3, first, 1 << 20)
 
 

@@ -830,7 +830,7 @@ def test_an_append_finds_the_new_topic_of_a_name(store):
 def test_a_column_of_times_beyond_64_bits_is_refused(store, wrong, partition):
     store.create_topic("t")
     producer = store.producer()
-    with pytest.raises(ValueError, match="beyond 64 bits"):
+    with pytest.raises(ValueError, match="fit into 64 bits"):
         producer.append("t", partition, [b"a", b"b"], timestamps=wrong)
     producer.close()
     assert store.partition("t", 0).log_end_offset == 0
@@ -848,8 +848,12 @@ def test_a_partition_that_is_not_there_is_named_at_once(store, partition):
 def test_a_headers_name_without_a_utf8_form_is_named(store):
     store.create_topic("t")
     with store.producer() as producer:
-        with pytest.raises(ValueError, match=r"headers: the name '\\ud800'"):
+        with pytest.raises(
+            ValueError, match=r"headers must have names of valid text, got '\\ud800'"
+        ):
             producer.send("t", b"a", headers=[("\ud800", b"")])
-        with pytest.raises(ValueError, match=r"headers: the name '\\ud800'"):
+        with pytest.raises(
+            ValueError, match=r"headers must have names of valid text, got '\\ud800'"
+        ):
             producer.append("t", 0, [b"a"], headers=[[("\ud800", b"")]])
     assert store.partition("t", 0).log_end_offset == 0

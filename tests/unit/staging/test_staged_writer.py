@@ -688,7 +688,7 @@ def test_arrow_arrays_of_other_types_are_refused(store_path):
         pa.array([[b"a"]]),
         pa.array([b"a"], pa.binary_view()),
     ):
-        with pytest.raises(TypeError, match="values: an Arrow binary or string array"):
+        with pytest.raises(TypeError, match="values must be an Arrow binary or string array"):
             writer.append(TOPIC, 0, wrong)
     writer.append(TOPIC, 0, pa.array([b""], pa.binary(0)))
     writer.append(TOPIC, 0, pa.array([], pa.binary()))
