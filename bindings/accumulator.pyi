@@ -1,8 +1,12 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import final
 
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import EoslogError
+
+def encoded_headers(
+    headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None,
+) -> bytes | None: ...
 
 @final
 class RecordAccumulator:
@@ -17,17 +21,13 @@ class RecordAccumulator:
     def batch_bytes(self) -> int: ...
     def clear(self) -> None: ...
     def has_room(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: list[tuple[str, bytes | None]] | None,
-        batch_bytes: int,
+        self, value: bytes | None, key: bytes | None, headers: bytes | None, batch_bytes: int
     ) -> bool: ...
     def add(
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None = None,
+        headers: bytes | None = None,
         timestamp_ms: int = -1,
     ) -> int: ...
 

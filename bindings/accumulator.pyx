@@ -14,6 +14,13 @@ from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX, record_encode
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, BatchIdentity, batch_header_store
 
 
+def encoded_headers(headers):
+    """Return a record's headers, pairs or a mapping of (str, bytes or None), as a batch has them;
+    None for None. Raises TypeError, ValueError.
+    """
+    return None if headers is None else encode_headers(headers)
+
+
 @cython.final
 cdef class RecordAccumulator:
     """A batch being filled: `add` encodes a record after the last one. The GIL guards it."""
@@ -54,21 +61,22 @@ cdef class RecordAccumulator:
                 "call did nothing")
         self.reset()
 
-    def has_room(self, value, key, headers, Py_ssize_t batch_bytes):
+    def has_room(self, value, key, bytes headers, Py_ssize_t batch_bytes):
         """True if it is empty, or has at most batch_bytes with this record, too."""
         return not self._record_count or (
             self._used_bytes + record_bytes_bound(value, key, headers) <= batch_bytes)
 
-    def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
+    def add(self, value, key=None, bytes headers=None, Py_ssize_t timestamp_ms=-1):
         """Encode one record after the last one; return the batch's size in bytes.
 
-        `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the
-        record alone exceeds batch_bytes_max; nothing has changed then.
+        `value` and `key` are bytes or None, `headers` what `encoded_headers` returned. Raises
+        TypeError, or RecordTooLargeError when the record alone exceeds batch_bytes_max; nothing has
+        changed then.
         """
         return self.add_record(value, key, headers, timestamp_ms)
 
     cdef int64_t add_record(
-        self, object value, object key, object headers, int64_t timestamp_ms
+        self, object value, object key, bytes headers, int64_t timestamp_ms
     ) except -1:
         cdef const uint8_t* value_at = NULL
         cdef const uint8_t* key_at = NULL
@@ -77,7 +85,6 @@ cdef class RecordAccumulator:
         cdef int64_t key_bytes = -1
         cdef int64_t headers_bytes = 0
         cdef int64_t bound, base_timestamp, used_bytes
-        cdef bytes encoded = None
         cdef uint8_t* grown
         if self._busy:
             raise errors.ConcurrentAccessError(
@@ -95,10 +102,9 @@ cdef class RecordAccumulator:
             key_bytes = PyBytes_GET_SIZE(key)
         elif key is not None:
             raise TypeError(f"key must be bytes or None, got {type(key).__name__}")
-        if headers:
-            encoded = encode_headers(headers)
-            headers_at = <const uint8_t*>PyBytes_AS_STRING(encoded)
-            headers_bytes = PyBytes_GET_SIZE(encoded)
+        if headers is not None:
+            headers_at = <const uint8_t*>PyBytes_AS_STRING(headers)
+            headers_bytes = PyBytes_GET_SIZE(headers)
         bound = RECORD_OVERHEAD_BYTES_MAX + headers_bytes
         if value_bytes > 0:
             bound += value_bytes

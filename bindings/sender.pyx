@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from eoslog.bindings.accumulator cimport (
     Accumulator, PartitionBuffer, TopicBuffers, record_bytes_bound)
 from eoslog.bindings.client_transaction cimport ClientTransaction
+from eoslog.bindings.columns cimport encode_headers
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
 from eoslog.bindings.thread_lock cimport ThreadLock
@@ -96,6 +97,7 @@ cdef class Sender:
         """
         cdef int64_t timestamp
         cdef Py_ssize_t given
+        cdef bytes encoded = None
         if timestamp_ms is None:
             timestamp = eos_now_ms()
         else:
@@ -108,16 +110,15 @@ cdef class Sender:
             timestamp = given
             if timestamp < -1:
                 raise ValueError(f"timestamp_ms must be 0 or more, got {timestamp}")
-        if headers is not None and not isinstance(headers, (list, tuple, dict)):
-            headers = list(headers)
+        if headers is not None:
+            encoded = encode_headers(headers)
         try:
-            if self._lock._owner != 0 or headers or not self._add(
-                    topic, value, key, partition, headers, timestamp, False):
-                # Python code runs on this way: a full batch is appended, headers are read, or
-                # another thread appends just now. The holder of the lock sees no other record come
-                # or go.
+            if self._lock._owner != 0 or not self._add(
+                    topic, value, key, partition, encoded, timestamp, False):
+                # Python code runs on this way: a full batch is appended, or another thread appends
+                # just now. The holder of the lock sees no other record come or go.
                 with self._lock:
-                    self._add(topic, value, key, partition, headers, timestamp, True)
+                    self._add(topic, value, key, partition, encoded, timestamp, True)
         except Exception as error:
             with self._lock:
                 self._failed(error)
@@ -183,7 +184,7 @@ cdef class Sender:
             self._no_transactions()
         return self._transactions
 
-    cdef bint _add(self, str topic, object value, object key, object partition, object headers,
+    cdef bint _add(self, str topic, object value, object key, object partition, bytes headers,
                    int64_t timestamp, bint may_drain) except -1:
         """Add the record; False if a batch has to be appended first and may not be.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Never, ParamSpec, TypeVar, cast
 from eoslog.aio.calls import Calls, Ended, awaited, until_done
 from eoslog.aio.opening import ClosedByBlock
 from eoslog.aio.rounds import RecordMetadata, Rounds
+from eoslog.bindings.accumulator import encoded_headers
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.columns.topic_limits import NO_TIMESTAMP, TopicLimits
@@ -127,7 +128,7 @@ class AsyncProducer(ClosedByBlock):
         description = engine_of(self._store).topic(topic)
         limits = self._limits_of(description)
         where = self._place(description, partition, key)
-        pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        encoded = encoded_headers(headers)
         alone = False
         try:
             if timestamp_ms is None:
@@ -142,7 +143,7 @@ class AsyncProducer(ClosedByBlock):
                 limits.message_bytes_max,
                 value,
                 key,
-                pairs,
+                encoded,
                 timestamp_ms,
                 alone=alone,
             )

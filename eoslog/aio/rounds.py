@@ -48,8 +48,6 @@ FAILURES_MAX = 8
 # Refusals of a batch for what is in it: the next one may be taken.
 REFUSALS = (RecordTooLargeError, InvalidTimestampError)
 
-Headers = list[tuple[str, bytes | None]] | None
-
 
 class RecordMetadata(NamedTuple):
     """Position of a record in the log."""
@@ -163,11 +161,12 @@ class Rounds:
         bytes_max: int,
         value: bytes | None,
         key: bytes | None,
-        headers: Headers,
+        headers: bytes | None,
         timestamp_ms: int,
         alone: bool = False,
     ) -> "asyncio.Future[RecordMetadata]":
-        """Add a record, in a batch of at most so many bytes, or alone in one.
+        """Add a record, whose headers are encoded, in a batch of at most so many bytes, or alone in
+        one.
 
         Raises TypeError, ValueError, RecordTooLargeError: nothing was added.
         """

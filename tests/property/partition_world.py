@@ -18,7 +18,7 @@ from reference_model.log_model import LogModel, ModelAppend
 from reference_model.producer_model import ModelError, ProducerModel, ProducerTable
 from store_copies import copy_store
 
-from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.accumulator import RecordAccumulator, encoded_headers
 from eoslog.bindings.partition_log import (
     PRODUCER_ROW_BYTES,
     AppendResult,
@@ -136,7 +136,9 @@ class PartitionWorld:
     def _append_accumulated(self, sent: Sent) -> AppendResult:
         accumulator = RecordAccumulator(1 << 20)
         for record in sent.records:
-            accumulator.add(record.value, record.key, record.headers, record.timestamp_ms)
+            accumulator.add(
+                record.value, record.key, encoded_headers(record.headers), record.timestamp_ms
+            )
         try:
             return self.log.append_accumulated(
                 accumulator, sent.producer_id, sent.epoch, sent.sequence

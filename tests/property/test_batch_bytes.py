@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference_model import batch_codec as codec
 
-from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.accumulator import RecordAccumulator, encoded_headers
 from eoslog.bindings.record_batch import (
     BatchEncoder,
     crc32c,
@@ -84,7 +84,9 @@ def test_one_by_one_is_the_same_as_at_once(make_log, batch):
     records, _ = batch
     accumulator = RecordAccumulator(1 << 20)
     for record in records:
-        held = accumulator.add(record.value, record.key, record.headers, record.timestamp_ms)
+        held = accumulator.add(
+            record.value, record.key, encoded_headers(record.headers), record.timestamp_ms
+        )
     expected = codec.encode_batch(records)
     assert held == accumulator.batch_bytes == len(expected)
     log = make_log()

@@ -19,7 +19,7 @@ from reference_model.abort_model import (
 from reference_model.log_model import ModelAppend
 from reference_model.producer_model import ModelError
 
-from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.accumulator import RecordAccumulator, encoded_headers
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
@@ -111,7 +111,9 @@ class TransactionWorld(PartitionWorld):
     def _append_transaction_accumulated(self, sent: TransactionSent) -> AppendResult:
         accumulator = RecordAccumulator(1 << 20)
         for record in sent.records:
-            accumulator.add(record.value, record.key, record.headers, record.timestamp_ms)
+            accumulator.add(
+                record.value, record.key, encoded_headers(record.headers), record.timestamp_ms
+            )
         return self.log.append_accumulated(
             accumulator, sent.producer_id, sent.epoch, sent.sequence, transactional=True
         )

@@ -481,3 +481,17 @@ def test_public_names():
     assert eoslog.aio.__all__ == sorted(eoslog.aio.__all__)
     for name in eoslog.aio.__all__:
         assert getattr(eoslog.aio, name).__doc__
+
+
+def test_headers_of_any_form_count_in_the_size_of_a_batch(tmp_path):
+    async def body(store):
+        async with store.producer() as producer:
+            told = [
+                await producer.send("t", b"v", headers=headers)
+                for headers in (None, [{"key": "h", "value": bytes((1 << 20) - 100)}])
+            ]
+            assert [(await one).offset for one in told] == [0, 1]
+            with pytest.raises(TypeError, match="headers must have names of str, got int"):
+                await producer.send("t", b"v", headers=[(1, b"")])
+
+    run_with_store(tmp_path / "s", body)

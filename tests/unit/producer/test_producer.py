@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -857,3 +858,40 @@ def test_a_headers_name_without_a_utf8_form_is_named(store):
         ):
             producer.append("t", 0, [b"a"], headers=[[("\ud800", b"")]])
     assert store.partition("t", 0).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "wrong"),
+    [
+        ([(1, b"x")], "have names of str, got int"),
+        ([("h", 5)], "have values of bytes or None, got int"),
+        ([("h", b"x", b"y")], "be pairs of"),
+        ([5], "be pairs of"),
+        (5, "be pairs of"),
+    ],
+)
+def test_wrong_headers_are_named_also_after_other_records(store, headers, wrong):
+    store.create_topic("t")
+    with store.producer(config=LONG) as producer:
+        for _ in range(2):
+            with pytest.raises(TypeError, match=f"headers must {wrong}"):
+                producer.send("t", b"v", headers=headers)
+            producer.send("t", b"good")
+    assert values_of(store, "t") == [b"good", b"good"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda value: [{"key": "h", "value": value}],  # As Arrow has them.
+        lambda value: MappingProxyType({"h": value}),
+        lambda value: (pair for pair in [("h", value)]),
+    ],
+)
+def test_headers_of_any_form_count_in_the_size_of_a_batch(store, headers):
+    store.create_topic("t", config={"max.message.bytes": 4096})
+    with store.producer(config=LONG) as producer:
+        producer.send("t", b"first")
+        producer.send("t", b"second", headers=headers(bytes(4000)))
+        producer.flush()
+    assert values_of(store, "t") == [b"first", b"second"]
