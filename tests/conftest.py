@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.fork import in_child
 from hypothesis import HealthCheck, settings
 from one_spark_session import SPARK_FOLDER, OneSparkSession
 from quick_java import make_java_quick
@@ -74,6 +75,30 @@ def pytest_collection_finish() -> None:
     # Where a test collects garbage, it is not to look at ten thousand tests for it.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    if pyfuncitem.get_closest_marker("forked") is None:
+        return (yield)
+    work = pyfuncitem.obj
+
+    def reason_to_skip(named: dict[str, Any]) -> str | None:
+        try:
+            work(**named)
+        except pytest.skip.Exception as skipped:
+            return str(skipped)
+        return None
+
+    def work_in_child(**named: Any) -> None:
+        if (reason := in_child(lambda: reason_to_skip(named))) is not None:
+            pytest.skip(reason)
+
+    pyfuncitem.obj = work_in_child
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = work
 
 
 @pytest.fixture

@@ -274,15 +274,14 @@ class Member:
         """SIGKILL; it is dead on return, and everything it said is heard."""
         self.signal(signal.SIGKILL)
         assert self.has_ended(TIMEOUT_S), f"{self} survived SIGKILL"
-        self.listen()
-        self.begin_to_leave()
+        self._let_go()
 
     def leave(self, timeout_s: float = TIMEOUT_S) -> None:
         """No more commands: it closes its store, if one is open, and must end well."""
         self.begin_to_leave()
         if not self.has_ended(timeout_s):
             raise AssertionError(f"{self} did not end within {timeout_s} s\n{self.stacks()}")
-        self.listen()
+        self._let_go()
         assert self.ended == 0, f"{self} ended with {self.ended}\n{self.tail()}"
 
     def end(self) -> None:
@@ -300,6 +299,10 @@ class Member:
         """Kill it if it lives, and close the files."""
         if not self.has_ended():
             self.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep what it said, and close the files."""
         if self._said >= 0:
             self.listen()
             self.begin_to_leave()

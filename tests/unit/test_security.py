@@ -82,18 +82,17 @@ def test_what_root_makes_in_a_store_belongs_to_its_directorys_owner():
         os.chown(root, NOBODY, NOBODY)
         flipped_store.make_store(root, above / "aside")
         assert owners_below(root) == {(NOBODY, NOBODY)}
-        service = started(
-            SERVICE.format(tests=str(ROOT / "tests"), aside=str(above / "aside"), root=str(root))
-        )
-        service.hear("open")
-        with eoslog.open(root) as store:
-            store.create_topic("more", config={"segment.bytes": 1024})
-            store.producer().append("more", partition=0, values=[bytes(200)] * 20)
-            store.consumer(group="members").subscribe(["more"])
+        code = SERVICE.format(tests=str(ROOT / "tests"), aside=str(above / "aside"), root=str(root))
+        with started(code) as service:
+            service.hear("open")
+            with eoslog.open(root) as store:
+                store.create_topic("more", config={"segment.bytes": 1024})
+                store.producer().append("more", partition=0, values=[bytes(200)] * 20)
+                store.consumer(group="members").subscribe(["more"])
+                assert owners_below(root) == {(NOBODY, NOBODY)}
+            service.tell()
+            service.hear("read")
             assert owners_below(root) == {(NOBODY, NOBODY)}
-        service.tell()
-        service.hear("read")
-        assert owners_below(root) == {(NOBODY, NOBODY)}
 
 
 SERVICE = """

@@ -831,7 +831,6 @@ def test_an_interrupt_while_leaving_leaves_all_the_same(topic, monkeypatch, writ
     assert numbers(first) == [0, 1, 2, 3]
 
 
-@pytest.mark.forked
 def test_a_forked_child_takes_nothing_of_its_parents_membership(topic):
     consumer = member(topic)
 
