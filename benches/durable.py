@@ -317,7 +317,7 @@ RATIOS = (
 )
 P99_FIGURES = {
     f"transaction_{threads}": Figure(
-        f"p99 of {threads} threads beside 4 times p50, or 1.5 times that of the bare sync",
+        f"p99 of {threads} threads beside 4 p50 or 1.5 p99 of the bare sync",
         "times",
         at_most=1,
     )

@@ -48,7 +48,7 @@ def test_bytes_that_the_disk_does_not_count_are_no_number() -> None:
 
 
 def test_a_high_percentile_may_reach_the_larger_of_its_two_bounds() -> None:
-    what = "p99 of 4 threads beside 4 times p50, or 1.5 times that of the bare sync"
+    what = "p99 of 4 threads beside 4 p50 or 1.5 p99 of the bare sync"
     assert cells_of(LINES, what)[2] == "**no**: 1.25\u00d7"
     slow_disk = {**ROUNDS, "bare": rounds([10, 10, 10], [500])}
     assert cells_of(Results(slow_disk, COSTS).tables(), what)[2] == "0.67\u00d7"
