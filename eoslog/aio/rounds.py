@@ -117,7 +117,7 @@ class Rounds:
     """The rounds of one producer, for the tasks of one event loop."""
 
     def __init__(self, producer: Producer, calls: Calls, loop: asyncio.AbstractEventLoop) -> None:
-        self._append_batch = ProducerInternals(producer).append_batch
+        self._producer = ProducerInternals(producer)
         self._calls = calls
         self._loop = loop
         # Those of records that no call has raised; a few of them.
@@ -302,7 +302,7 @@ class Rounds:
         failure = broken.get(batch.where)
         if failure is None:
             try:
-                self._append_batch(batch.buffer)
+                self._producer.append_batch(batch.buffer)
             except BaseException as error:
                 failure = error
                 if not isinstance(error, REFUSALS):

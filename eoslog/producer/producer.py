@@ -780,9 +780,13 @@ class ProducerInternals:
     def __init__(self, producer: Producer) -> None:
         self.transactions = producer._transactions
         self.check_appendable = producer._check_appendable
-        self.append_batch = producer._append_batch  # Of a batch that a client gathered itself.
         self.forget_topic = producer._forget_deleted
         self.leave_to_parent = producer._leave_to_parent
+        self._producer = producer
+
+    def append_batch(self, batch: PartitionBuffer) -> None:
+        """Append a batch that a client gathered itself."""
+        self._producer._append_batch(batch)
 
 
 def notice_replacements(producers: Iterable[Producer]) -> None:

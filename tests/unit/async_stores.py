@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from stores import QUIET
 
 import eoslog.aio
 
 TIMEOUT_S = 60
+_replaced = pytest.MonkeyPatch()
 
 
 def run_with_store(
@@ -24,7 +26,10 @@ def run_with_store(
             eoslog.aio.open(path, create=True, durability="process", config=QUIET) as store,
         ):
             await store.create_topic("t", partitions=partitions, exist_ok=True)
-            return await body(store)
+            try:
+                return await body(store)
+            finally:
+                _replaced.undo()
 
     return asyncio.run(main())
 
@@ -34,10 +39,12 @@ class Gate:
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
+        self.count = 0
         self.began = threading.Event()
         self.go_on = threading.Event()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.count += 1
         self.began.set()
         assert self.go_on.wait(TIMEOUT_S)
         return self._method(*arguments, **named)
@@ -45,6 +52,48 @@ class Gate:
     async def until_begun(self) -> None:
         while not self.began.is_set():
             await asyncio.sleep(0.001)
+
+
+def replace(owner: type, name: str, work: Callable[..., Any] | property) -> None:
+    """Have calls of a method make `work(method, self, ...)`, until the body has ended."""
+    if isinstance(work, property):
+        _replaced.setattr(owner, name, work)
+        return
+    method = getattr(owner, name)
+    _replaced.setattr(owner, name, lambda *given, **named: work(method, *given, **named))
+
+
+def gated(owner: type, name: str) -> Gate:
+    """Have calls of a method wait."""
+    gate = Gate(lambda method, *arguments, **named: method(*arguments, **named))
+    replace(owner, name, gate)
+    return gate
+
+
+def fail_once(
+    owner: type, name: str, error: Exception, of: Callable[..., bool] = lambda *_: True
+) -> None:
+    """Have a method's next call fail, or the next one of some."""
+    failures = [error]
+
+    def work(method: Callable[..., Any], *arguments: Any) -> Any:
+        if failures and of(*arguments):
+            raise failures.pop()
+        return method(*arguments)
+
+    replace(owner, name, work)
+
+
+def count_calls(owner: type, name: str) -> list[object]:
+    """The objects whose method is called."""
+    called: list[object] = []
+
+    def work(method: Callable[..., Any], one: object, *arguments: Any, **named: Any) -> Any:
+        called.append(one)
+        return method(one, *arguments, **named)
+
+    replace(owner, name, work)
+    return called
 
 
 async def steps(count: int = 10) -> None:

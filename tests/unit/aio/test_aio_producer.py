@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from async_stores import Gate, run_with_store, steps
+from async_stores import count_calls, fail_once, gated, run_with_store, steps
 from stores import values_of
 
 import eoslog.aio
 from eoslog import TopicPartition
 from eoslog.aio import rounds
+from eoslog.aio.calls import Calls
 from eoslog.common import clock
 from eoslog.errors import (
     InvalidTimestampError,
@@ -19,6 +20,7 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.producer.producer import Producer, ProducerInternals
 
 
 def test_a_record_is_told_where_it_is(tmp_path):
@@ -47,16 +49,14 @@ def test_a_record_is_told_where_it_is(tmp_path):
 def test_what_is_sent_in_the_meantime_is_appended_by_one_call(tmp_path):
     async def body(store):
         producer = await store.producer()
-        append, calls = producer._rounds._append_batch, []
-        gate = Gate(lambda *given: calls.append(given) or append(*given))
-        producer._rounds._append_batch = gate
+        gate = gated(ProducerInternals, "append_batch")
         first = await producer.send("t", b"first")
         await gate.until_begun()
         told = [await producer.send("t", b"%d" % number) for number in range(1000)]
         gate.go_on.set()
         await first
         assert [(await one).offset for one in told] == list(range(1, 1001))
-        assert len(calls) == 2
+        assert gate.count == 2
         await producer.close()
 
     run_with_store(tmp_path / "s", body)
@@ -165,14 +165,8 @@ def test_behind_a_failed_batch_nothing_of_its_partition_is_appended(tmp_path, mo
 
     async def body(store):
         producer = await store.producer()
-        append, failures = producer._rounds._append_batch, [StoreFullError("full")]
-
-        def fail_once(batch):
-            if failures and batch.partition == 0:
-                raise failures.pop()
-            append(batch)
-
-        producer._rounds._append_batch = fail_once
+        full = StoreFullError("full")
+        fail_once(ProducerInternals, "append_batch", full, lambda _, batch: batch.partition == 0)
         told = [await producer.send("t", bytes(200), partition=number % 2) for number in range(8)]
         with pytest.raises(StoreFullError):
             await producer.flush()
@@ -188,14 +182,7 @@ def test_a_batch_that_its_log_refuses_fails_alone(tmp_path, monkeypatch):
 
     async def body(store):
         producer = await store.producer()
-        append, failures = producer._rounds._append_batch, [RecordTooLargeError("a new limit")]
-
-        def refuse_once(batch):
-            if failures:
-                raise failures.pop()
-            append(batch)
-
-        producer._rounds._append_batch = refuse_once
+        fail_once(ProducerInternals, "append_batch", RecordTooLargeError("a new limit"))
         told = [await producer.send("t", bytes(200)) for _ in range(3)]
         with pytest.raises(RecordTooLargeError):
             await producer.flush()
@@ -209,8 +196,7 @@ def test_a_timestamp_that_a_batch_outlives_is_one_records_fault(tmp_path):
     async def body(store):
         await store.create_topic("now", config={"message.timestamp.before.max.ms": 20_000})
         producer = await store.producer()
-        gate = Gate(producer._rounds._append_batch)
-        producer._rounds._append_batch = gate
+        gate = gated(ProducerInternals, "append_batch")
         told = [await producer.send("now", b"0")]
         await gate.until_begun()
         now_ms = clock.now_ms()
@@ -232,14 +218,8 @@ def test_a_timestamp_that_a_batch_outlives_is_one_records_fault(tmp_path):
 def test_what_is_sent_before_a_failure_is_told_fails_with_it(tmp_path):
     async def body(store):
         producer = await store.producer()
-        append = producer._rounds._append_batch
-
-        def fail(*given):
-            producer._rounds._append_batch = append
-            raise StoreFullError("full")
-
-        gate = Gate(fail)
-        producer._rounds._append_batch = gate
+        fail_once(ProducerInternals, "append_batch", StoreFullError("full"))
+        gate = gated(ProducerInternals, "append_batch")
         told = [await producer.send("t", b"0", partition=0)]
         await gate.until_begun()
         told += [await producer.send("t", b"%d" % one, partition=one % 2) for one in range(1, 5)]
@@ -262,9 +242,8 @@ def test_what_is_sent_before_a_failure_is_told_fails_with_it(tmp_path):
 def test_a_cancelled_call_leaves_the_failure_of_a_record_to_the_next(tmp_path, call, begun):
     async def body(store):
         producer = await store.producer()
-        owner, name = (producer._producer, call) if begun else (producer._rounds, "_append_batch")
-        gate = Gate(getattr(owner, name))
-        setattr(owner, name, gate)
+        closed = count_calls(Producer, "close")
+        gate = gated(Producer, call) if begun else gated(ProducerInternals, "append_batch")
         await producer.send("t", b"v")
         await producer.send("t", bytes(2_000_000))
         if not begun:
@@ -281,8 +260,7 @@ def test_a_cancelled_call_leaves_the_failure_of_a_record_to_the_next(tmp_path, c
         with pytest.raises(RecordTooLargeError):
             await getattr(producer, call)()
         await producer.close()
-        with pytest.raises(LogClosedError):
-            producer._producer.flush()
+        assert len(closed) == 1
 
     run_with_store(tmp_path / "s", body)
 
@@ -290,19 +268,13 @@ def test_a_cancelled_call_leaves_the_failure_of_a_record_to_the_next(tmp_path, c
 def test_a_close_that_could_not_begin_is_made_by_the_next(tmp_path):
     async def body(store):
         producer = await store.producer()
-        start = producer._rounds._calls.start
-
-        def refuse_once(call, work):
-            producer._rounds._calls.start = start
-            raise OutOfMemoryError("no thread")
-
-        producer._rounds._calls.start = refuse_once
+        closed = count_calls(Producer, "close")
+        fail_once(Calls, "start", OutOfMemoryError("no thread"))
         with pytest.raises(OutOfMemoryError):
             await producer.close()
-        producer._producer.flush()
+        assert not closed
         await producer.close()
-        with pytest.raises(LogClosedError):
-            producer._producer.flush()
+        assert len(closed) == 1
 
     run_with_store(tmp_path / "s", body)
 
@@ -312,8 +284,7 @@ def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
 
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._rounds._append_batch)
-        producer._rounds._append_batch = gate
+        gate = gated(ProducerInternals, "append_batch")
         await producer.send("t", b"under way")
         await gate.until_begun()
         for number in range(10):
@@ -336,8 +307,7 @@ def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
 def test_a_record_that_was_taken_is_appended_also_if_its_sender_is_cancelled(tmp_path):
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._rounds._append_batch)
-        producer._rounds._append_batch = gate
+        gate = gated(ProducerInternals, "append_batch")
         tasks = [asyncio.create_task(producer.send_and_wait("t", b"under way"))]
         await gate.until_begun()
         tasks.append(asyncio.create_task(producer.send_and_wait("t", b"gathered")))
@@ -414,14 +384,12 @@ def test_what_was_sent_to_a_store_that_was_closed_fails(tmp_path):
         producer = await store.producer()
         await producer.send_and_wait("t", b"v")
         told = await producer.send("t", b"late")
-        store._calls.stop()
+        await asyncio.to_thread(store.store.close)
         with pytest.raises(LogClosedError):
             await told
-        for call in (producer.send_and_wait("t", b"v"), producer.flush()):
+        for call in (producer.send_and_wait("t", b"v"), producer.flush(), producer.close()):
             with pytest.raises(LogClosedError):
                 await call
-        producer._is_over = True
-        producer._rounds.failures.clear()
 
     run_with_store(tmp_path / "s", body)
 
@@ -430,8 +398,7 @@ def test_what_was_sent_to_a_store_that_was_closed_fails(tmp_path):
 def test_a_deleted_topic_fails_what_was_sent(tmp_path, made_again):
     async def body(store):
         producer = await store.producer()
-        gate = Gate(producer._rounds._append_batch)
-        producer._rounds._append_batch = gate
+        gate = gated(ProducerInternals, "append_batch")
         told = await producer.send("t", b"v")
         await gate.until_begun()
         await store.delete_topic("t")

@@ -4,11 +4,21 @@ import asyncio
 from threading import Event
 
 import pytest
-from async_stores import TIMEOUT_S, Gate, run_with_store, steps
+from async_stores import (
+    TIMEOUT_S,
+    count_calls,
+    fail_once,
+    gated,
+    replace,
+    run_with_store,
+    steps,
+)
 from stores import values_of
 
 import eoslog
-from eoslog import TopicPartition
+from eoslog import TopicPartition, TransactionalProducer
+from eoslog.aio.calls import Calls
+from eoslog.aio.rounds import Rounds
 from eoslog.errors import (
     IllegalStateError,
     LogClosedError,
@@ -19,6 +29,8 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
+from eoslog.producer.producer import ProducerInternals
+from eoslog.storage.unified_log import UnifiedLog
 
 T0 = TopicPartition("t", 0)
 
@@ -109,9 +121,7 @@ def test_single_calls_and_their_order(tmp_path):
 
 def test_a_commit_and_what_was_gathered_are_one_call(tmp_path):
     async def body(store, producer):
-        calls = []
-        start = producer._rounds._calls.start
-        producer._rounds._calls.start = lambda *call: calls.append(call) or start(*call)
+        calls = count_calls(Calls, "start")
         async with producer.transaction():
             for number in range(100):
                 await producer.send("t", b"%d" % number)
@@ -170,27 +180,14 @@ def test_a_refused_record_keeps_the_transaction_from_being_committed(tmp_path):
 
 async def fail_a_record(producer, how):
     """Send two records, of which one is not appended; its failure is not awaited."""
-    append, start = producer._rounds._append_batch, producer._rounds._calls.start
-    large = how == "too large"
     if how == "wrong":
         # What `send` cannot know of a batch.
-        def refuse(batch):
-            raise ValueError("a wrong batch")
-
-        producer._rounds._append_batch = refuse
-    elif large:
-        pass
-    else:
-
-        def refuse_once(call, work):
-            producer._rounds._calls.start = start
-            raise OutOfMemoryError("no thread")
-
-        producer._rounds._calls.start = refuse_once
+        fail_once(ProducerInternals, "append_batch", ValueError("a wrong batch"))
+    elif how == "not begun":
+        fail_once(Calls, "start", OutOfMemoryError("no thread"))
     await producer.send("t", b"good")
-    told = await producer.send("t", bytes(2_000_000) if large else b"wrong")
+    told = await producer.send("t", bytes(2_000_000) if how == "too large" else b"wrong")
     await asyncio.wait([told])
-    producer._rounds._append_batch, producer._rounds._calls.start = append, start
 
 
 @pytest.mark.parametrize("how", ["wrong", "not begun", "too large"])
@@ -225,13 +222,7 @@ def test_an_abort_that_cannot_begin_keeps_what_it_gave_up_from_being_left_out(tm
         await producer.begin_transaction()
         await producer.send_and_wait("t", b"in the log")
         gathered = await producer.send("t", b"given up")
-        start = producer._rounds._calls.start
-
-        def refuse_once(call, work):
-            producer._rounds._calls.start = start
-            raise OutOfMemoryError("no thread")
-
-        producer._rounds._calls.start = refuse_once
+        fail_once(Calls, "start", OutOfMemoryError("no thread"))
         with pytest.raises(OutOfMemoryError):
             await producer.abort_transaction()
         with pytest.raises(TransactionAbortedError):
@@ -246,15 +237,15 @@ def test_an_abort_that_cannot_begin_keeps_what_it_gave_up_from_being_left_out(tm
 
 def test_a_record_that_fails_while_a_begin_returns_keeps_its_transaction_from_ending(tmp_path):
     async def body(store, producer):
-        begin, begun, go_on = producer._producer.begin_transaction, Event(), Event()
+        begun, go_on = Event(), Event()
 
-        def begin_slowly():
-            begin()
+        def begin_slowly(begin, one):
+            begin(one)
             begun.set()
             assert go_on.wait(TIMEOUT_S)
 
-        producer._producer.begin_transaction = begin_slowly
-        producer._producer.flush = gate = Gate(producer._producer.flush)
+        replace(TransactionalProducer, "begin_transaction", begin_slowly)
+        gate = gated(TransactionalProducer, "flush")
         flushing = asyncio.create_task(producer.flush())  # So that a thread begins it.
         await gate.until_begun()
         beginning = asyncio.create_task(producer.begin_transaction())
@@ -285,8 +276,7 @@ def test_a_begin_that_is_refused_changes_nothing_for_the_open_transaction(tmp_pa
         with pytest.raises(IllegalStateError):
             await begin
         assert producer.outcome == "aborted"
-        gate = Gate(producer._producer.commit_transaction)
-        producer._producer.commit_transaction = gate
+        gate = gated(TransactionalProducer, "commit_transaction")
         await producer.begin_transaction()
         await producer.send("t", b"w")
         commit = asyncio.create_task(producer.commit_transaction())
@@ -308,8 +298,7 @@ def test_a_begin_that_was_cancelled_does_not_tell_of_the_transaction_before(tmp_
     async def body(store, producer):
         async with producer.transaction():
             await producer.send("t", b"old")
-        gate = Gate(producer._producer.flush)
-        producer._producer.flush = gate
+        gate = gated(TransactionalProducer, "flush")
         busy = asyncio.create_task(producer.flush())
         await gate.until_begun()
         with pytest.raises(TimeoutError):
@@ -343,8 +332,7 @@ def test_a_block_knows_its_own_outcome_whoever_begins_another(tmp_path):
 def test_records_keep_their_place_before_columns_when_a_commit_follows(tmp_path, cancelled):
     async def body(store, producer):
         await producer.begin_transaction()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
+        gate = gated(TransactionalProducer, "append")
         appends = [asyncio.create_task(producer.append("t", 0, [b"0"]))]
         await gate.until_begun()
         await producer.send("t", b"1")
@@ -369,8 +357,7 @@ def test_records_keep_their_place_before_columns_when_a_commit_follows(tmp_path,
 def test_records_are_refused_until_every_end_that_waits_is_over(tmp_path):
     async def body(store, producer):
         await producer.begin_transaction()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
+        gate = gated(TransactionalProducer, "append")
         appending = asyncio.create_task(producer.append("t", 0, [b"0"]))
         await gate.until_begun()
         commits = [asyncio.create_task(producer.commit_transaction()) for _ in range(2)]
@@ -414,8 +401,7 @@ def test_a_task_that_is_cancelled_in_a_block_aborts(tmp_path):
 
 def test_a_commit_under_way_ends_and_says_so(tmp_path):
     async def body(store, producer):
-        gate = Gate(producer._producer.commit_transaction)
-        producer._producer.commit_transaction = gate
+        gate = gated(TransactionalProducer, "commit_transaction")
 
         async def write():
             async with producer.transaction():
@@ -441,8 +427,7 @@ def test_a_commit_under_way_ends_and_says_so(tmp_path):
 
 def test_a_timeout_around_a_commit_keeps_what_became_of_it(tmp_path):
     async def body(store, producer):
-        gate = Gate(producer._producer.commit_transaction)
-        producer._producer.commit_transaction = gate
+        gate = gated(TransactionalProducer, "commit_transaction")
         limit = asyncio.timeout(None)
 
         async def be_over_in_the_commit():
@@ -466,8 +451,7 @@ def test_a_timeout_around_a_commit_keeps_what_became_of_it(tmp_path):
 def test_a_commit_that_was_not_begun_leaves_the_transaction_open(tmp_path):
     async def body(store, producer):
         await producer.begin_transaction()
-        gate = Gate(producer._producer.append)
-        producer._producer.append = gate
+        gate = gated(TransactionalProducer, "append")
         appending = asyncio.create_task(producer.append("t", 0, [b"0"]))
         await gate.until_begun()
         told = await producer.send("t", b"1")
@@ -489,12 +473,10 @@ def test_a_commit_that_was_not_begun_leaves_the_transaction_open(tmp_path):
 
 def test_a_block_whose_commit_was_not_begun_is_aborted(tmp_path):
     async def body(store, producer):
-        append = producer._producer.append
-        gate = Gate(append)
+        gate = gated(TransactionalProducer, "append")
 
         async def write():
             async with producer.transaction():
-                producer._producer.append = gate
                 asyncio.create_task(producer.append("t", 0, [b"0"])).add_done_callback(
                     lambda done: done.exception()
                 )
@@ -508,7 +490,6 @@ def test_a_block_whose_commit_was_not_begun_is_aborted(tmp_path):
         gate.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        producer._producer.append = append
         assert producer.outcome == "aborted"
         assert values_of(store.store, "t") == []
 
@@ -560,11 +541,13 @@ def test_a_failed_disk_at_the_decision_leaves_it_unknown(tmp_path, in_doubt, out
         producer = await transactional(store)
         await producer.begin_transaction()
         await producer.send("t", b"v")
-        inner = producer._producer
-        manager = inner._transactions
-        manager._is_decision_in_doubt = lambda: in_doubt
-        failed = StoreFailedError("the disk is gone")
-        inner.commit_transaction = lambda: manager._break_commit(failed)
+
+        def fail(_, one):
+            in_state = property(lambda log: in_doubt and log.topic != "t")
+            replace(UnifiedLog, "failed", in_state)
+            ProducerInternals(one).transactions.commit_failed(StoreFailedError("the disk is gone"))
+
+        replace(TransactionalProducer, "commit_transaction", fail)
         with pytest.raises((StoreFailedError, TransactionAbortableError)):
             await producer.commit_transaction()
         assert producer.outcome == outcome
@@ -627,8 +610,7 @@ def test_a_cancelled_prepare_aborts_its_block(tmp_path):
     """Nobody has the answer by which it could be completed."""
 
     async def body(store, producer):
-        gate = Gate(producer._producer.prepare_transaction)
-        producer._producer.prepare_transaction = gate
+        gate = gated(TransactionalProducer, "prepare_transaction")
 
         async def write():
             async with producer.transaction():
@@ -670,8 +652,7 @@ def test_a_block_that_fails_behind_its_prepare_stays_prepared(tmp_path):
 
 def test_a_cancelled_prepare_outside_of_a_block_notes_its_answer(tmp_path):
     async def body(store, producer):
-        gate = Gate(producer._producer.prepare_transaction)
-        producer._producer.prepare_transaction = gate
+        gate = gated(TransactionalProducer, "prepare_transaction")
         await producer.begin_transaction()
         await producer.send("t", b"v")
         task = asyncio.create_task(producer.prepare_transaction())
@@ -696,8 +677,7 @@ def test_a_cancelled_completion_says_what_became_of_it(tmp_path, commit):
         await producer.begin_transaction()
         await producer.send("t", b"v")
         prepared = await producer.prepare_transaction()
-        gate = Gate(producer._producer.complete_transaction)
-        producer._producer.complete_transaction = gate
+        gate = gated(TransactionalProducer, "complete_transaction")
         task = asyncio.create_task(producer.complete_transaction(prepared if commit else None))
         await gate.until_begun()
         task.cancel()
@@ -713,30 +693,31 @@ def test_a_cancelled_completion_says_what_became_of_it(tmp_path, commit):
     with_producer(tmp_path, body)
 
 
-def interrupted_once(producer, gate):
+def interrupted_once(gate):
     """The next end of a transaction is begun, and then an interrupt comes out of its own step."""
-    real = producer._rounds.finish
+    alone = []
 
-    async def cut(begin, **named):
-        producer._rounds.finish = real
-        producer._ended_alone = asyncio.ensure_future(real(begin, **named))
+    async def cut(finish, *arguments, **named):
+        ending = finish(*arguments, **named)
+        if alone:
+            return await ending
+        alone.append(asyncio.ensure_future(ending))
         await gate.until_begun()
         asyncio.get_running_loop().call_later(0.02, gate.go_on.set)
         raise KeyboardInterrupt
 
-    producer._rounds.finish = cut
+    replace(Rounds, "finish", cut)
 
 
 def test_a_block_whose_begun_commit_was_interrupted_is_committed(tmp_path):
     """Its commit ends all the same, and the block waits for that before it aborts anything."""
 
     async def body(store, producer):
-        gate = Gate(producer._producer.commit_transaction)
-        producer._producer.commit_transaction = gate
+        gate = gated(TransactionalProducer, "commit_transaction")
         with pytest.raises(KeyboardInterrupt):
             async with producer.transaction():
                 await producer.send("t", b"v")
-                interrupted_once(producer, gate)
+                interrupted_once(gate)
         assert producer.outcome == "committed"
         assert values_of(store.store, "t") == [b"v"]
 
@@ -745,11 +726,10 @@ def test_a_block_whose_begun_commit_was_interrupted_is_committed(tmp_path):
 
 def test_a_commit_whose_caller_is_gone_says_what_became_of_it(tmp_path):
     async def body(store, producer):
-        gate = Gate(producer._producer.commit_transaction)
-        producer._producer.commit_transaction = gate
+        gate = gated(TransactionalProducer, "commit_transaction")
         await producer.begin_transaction()
         await producer.send("t", b"v")
-        interrupted_once(producer, gate)
+        interrupted_once(gate)
         with pytest.raises(KeyboardInterrupt):
             await producer.commit_transaction()
         assert producer.outcome is None
