@@ -116,7 +116,7 @@ class LmdbEnvironment:
         self._at_work = ThreadLock()
         self._forked = False
         self._closed = False
-        self._environment: lmdb.Environment | None = None
+        self.lmdb: lmdb.Environment | None = None
         self._use = UpgradableLock(path.with_name(path.name + LOCK_SUFFIX)) if shared else None
         try:
             with self._lock:
@@ -175,7 +175,7 @@ class LmdbEnvironment:
         How many there were.
         """
         with self._lock:
-            return 0 if self._environment is None else int(self._environment.reader_check())
+            return 0 if self.lmdb is None else int(self.lmdb.reader_check())
 
     def close(self) -> None:
         """Close the environment; a second call does nothing."""
@@ -186,11 +186,11 @@ class LmdbEnvironment:
                 self._use.close()
 
     def _opened(self) -> lmdb.Environment:
-        if self._environment is None and not self._closed and not self._forked:
+        if self.lmdb is None and not self._closed and not self._forked:
             self._reopen()  # Memory had run out.
-        if self._environment is None:
+        if self.lmdb is None:
             raise self._closed_error()
-        return self._environment
+        return self.lmdb
 
     def _unmapped(self, error: lmdb.MemoryError) -> OutOfMemoryError:
         """Memory ran out: LMDB may have lost its map, so it is closed. The error to raise."""
@@ -227,7 +227,7 @@ class LmdbEnvironment:
         if damage is not None:
             if not alone:
                 raise self._unusable(damage) from damage
-            self._begin_anew()
+            self.begin_anew()
         if self._use is not None:
             self._use.share()
 
@@ -240,7 +240,7 @@ class LmdbEnvironment:
 
     def _open_environment(self, *, check_size: bool) -> None:
         environment, file_bytes = self._environment_of_file(check_size=check_size)
-        self._environment = environment
+        self.lmdb = environment
         try:
             # LMDB maps the file: a page beyond its end, when touched, would kill the process.
             page_bytes = int(environment.stat()["psize"])
@@ -328,9 +328,9 @@ class LmdbEnvironment:
             raise self._damaged(error) from error
 
     def _close_environment(self) -> None:
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        if self.lmdb is not None:
+            self.lmdb.close()
+            self.lmdb = None
 
     # Damage.
 
@@ -347,7 +347,7 @@ class LmdbEnvironment:
         if self._use is not None and not self._use.try_alone():
             return self._unusable(error)
         try:
-            self._begin_anew()
+            self.begin_anew()
         finally:
             if self._use is not None:
                 self._use.share()
@@ -363,7 +363,7 @@ class LmdbEnvironment:
             "in all of them; what it held comes from the log when it is opened again"
         )
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
         """Drop an environment that cannot be read: the log still has all that it held."""
         self._close_environment()
         with named_os_errors(f"replacing {self.path}"):

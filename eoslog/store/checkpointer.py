@@ -130,7 +130,7 @@ class Checkpointer:
         self._unwritten: set[UnifiedLog] = set()  # Not in the checkpoint files; the thread's.
         self._state_log_persisted = False  # In this round.
         self._compaction = InternalCompaction(files)
-        self._peers = PeerMonitor(files, staged, live_producers, self._note, self._keep)
+        self.peers = PeerMonitor(files, staged, live_producers, self._note, self._keep)
         self._oldest_records = OldestRecords()
         self._next_timeout = NextTimeout(files.transactions, files.state_log)
         checkpoint_s = self._seconds("eoslog.checkpoint.interval.ms")
@@ -142,7 +142,7 @@ class Checkpointer:
         )
         flush_s = self._seconds("log.flush.offset.checkpoint.interval.ms")
         self._checkpointing = _Work(
-            *("writing checkpoints", flush_s, self._write_checkpoints, time.monotonic() + flush_s),
+            *("writing checkpoints", flush_s, self.write_checkpoints, time.monotonic() + flush_s),
             is_wanted=lambda: self._unwritten,
         )
         self._works = self._plan()
@@ -252,7 +252,7 @@ class Checkpointer:
         now_s, delay_s = time.monotonic(), self._seconds("log.initial.task.delay.ms")
         abort_s = self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")
         retry_s = RETRY_INTERVALS * abort_s
-        peers_s = self._peers.interval_s
+        peers_s = self.peers.interval_s
 
         def delayed(name: str, setting: str, do: Callable[[], object], *, by_lead: bool) -> _Work:
             return _Work(name, self._seconds(setting), do, now_s + delay_s, by_lead)
@@ -282,7 +282,7 @@ class Checkpointer:
                 "offsets.retention.check.interval.ms",
                 self._expire_offsets,
             ),
-            lead("applying retention", retention, self._retain),
+            lead("applying retention", retention, self.retain),
             lead("sweeping staged files", retention, self._sweep_staged),
         ]
 
@@ -291,7 +291,7 @@ class Checkpointer:
             while self._wait():
                 self._round()
         finally:
-            self._peers.end()
+            self.peers.end()
 
     def _wait(self) -> bool:
         """Sleep until something is due; False once stopped."""
@@ -315,12 +315,12 @@ class Checkpointer:
         failure = self._files.engine.failure
         if failure is not None:
             raise failure  # The store's files were replaced: those that are there are not its own.
-        if not work.by_lead or self._peers.leads():
+        if not work.by_lead or self.peers.leads():
             work.do()
 
     def _look_after_peers(self) -> None:
-        if self._peers.is_due():
-            self._peers.look()
+        if self.peers.is_due():
+            self.peers.look()
         if count_deleted():
             for partition in self._files.partitions.opened():
                 with suppress(LogClosedError):
@@ -341,12 +341,12 @@ class Checkpointer:
             self._attempt(self._clear_leftovers, "removing staged files")
         for partition in noted:
             partition.watch_changes(self._note)
-            self._each(partition, self._begin_to_watch)
+            self.each(partition, self._begin_to_watch)
         if noted:
             # Of what they were appended to before, the others learn now; of the next append, then.
             self._files.session.note_change()
         for watched in list(self._watched.values()):
-            self._each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
+            self.each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
 
     def _clear_leftovers(self) -> None:
         """Remove some of what complete jobs left. A close does not wait for it, nor other work."""
@@ -363,7 +363,7 @@ class Checkpointer:
         if partition not in self._watched:
             active = self._active.get(partition, partition.active_when_opened)
             self._watched[partition] = _Watched(partition, active)
-            self._prepare_spare(partition)
+            self.prepare_spare(partition)
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
         partition = watched.partition
@@ -375,7 +375,7 @@ class Checkpointer:
         if rolled:
             watched.active_base_offset = partition.active_base_offset
             self._active[partition] = watched.active_base_offset
-            self._prepare_spare(partition)
+            self.prepare_spare(partition)
             if self._files.engine.syncs:
                 partition.flush()
         aged_s = now_s - watched.changed_s
@@ -386,7 +386,7 @@ class Checkpointer:
             or grown_bytes >= self._config["eoslog.checkpoint.bytes"]
         ):
             del self._watched[partition]
-            self._persist(partition)
+            self.persist(partition)
         if self._compaction.look(partition):
             self._compacting.due_s = 0.0
 
@@ -397,11 +397,12 @@ class Checkpointer:
     def compact_at_close(self) -> None:
         """Compact what is due, once the thread was stopped: it may not have come to it."""
         for partition in self._noted | self._watched.keys():
-            self._each(partition, self._compaction.look)
+            self.each(partition, self._compaction.look)
         if self._compaction.has_due():
             self._attempt(self._compact, "compacting internal topics")
 
-    def _persist(self, partition: UnifiedLog) -> None:
+    def persist(self, partition: UnifiedLog) -> None:
+        """Write a partition's rows of producers, or of an internal topic."""
         if partition.topic == TRANSACTION_STATE_TOPIC:
             if self._state_log_persisted:
                 return  # With that of another partition.
@@ -418,7 +419,7 @@ class Checkpointer:
         partition.log.store_indexes()
         self._count("rows_persisted", 1)
 
-    def _prepare_spare(self, partition: UnifiedLog) -> None:
+    def prepare_spare(self, partition: UnifiedLog) -> None:
         """Have a file ready for the next roll; only where segments are known to fill up, and did
         since the partition was opened: a process that is open for a moment needs none.
         """
@@ -435,16 +436,17 @@ class Checkpointer:
         ):
             self._count("spare_files_prepared", partition.prepare_spare())
 
-    def _write_checkpoints(self) -> None:
+    def write_checkpoints(self) -> None:
         """Sync what was appended, and write down from where a recovery has to read."""
         self._unwritten = set()
         for partition in self._files.partitions.opened():
-            self._each(partition, _flush_if_behind)
+            self.each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
         self._attempt(self._files.transaction_recovery.advance, "syncing markers")
-        self._attempt(self._write_offsets, "writing checkpoints")
+        self._attempt(self.write_offsets, "writing checkpoints")
 
-    def _write_offsets(self) -> None:
+    def write_offsets(self) -> None:
+        """Write the checkpoint files, of what is synced already."""
         sync = self._files.engine.syncs
         # Listed first: who opens a partition may wait for the lock under which these are looked at.
         opened = self._files.partitions.opened()
@@ -496,13 +498,13 @@ class Checkpointer:
             # Else another process adopts files of a job just now: their ids must stay.
             if is_quiet:
                 for partition in self._files.partitions.opened():
-                    self._each(partition, expire)
+                    self.each(partition, expire)
 
     def _expire_offsets(self) -> None:
         expired = self._files.group_offsets.expire(self._expiry_clock.now_ms())
         self._count("group_offsets_expired", expired)
 
-    def _retain(self) -> None:
+    def retain(self) -> None:
         """Apply every topic's retention, also to partitions that no process has open."""
         deleted_before = self._counts["segments_deleted"]
         limited: list[TopicPartition] = []
@@ -524,7 +526,7 @@ class Checkpointer:
                 self._count("segments_deleted", deleted)
         self._oldest_records.forget_all_but(limited)
         if self._counts["segments_deleted"] != deleted_before:
-            self._attempt(self._write_offsets, "writing checkpoints")
+            self._attempt(self.write_offsets, "writing checkpoints")
             self._attempt(lambda: trim_spares(self._files.paths), "removing spare files")
 
     def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
@@ -545,7 +547,7 @@ class Checkpointer:
 
     # Errors and counts.
 
-    def _each(self, partition: UnifiedLog, work: Callable[[UnifiedLog], object]) -> None:
+    def each(self, partition: UnifiedLog, work: Callable[[UnifiedLog], object]) -> None:
         """Do it unless the partition was closed or failed; what goes wrong is kept."""
         try:
             if not partition.failed:

@@ -122,7 +122,7 @@ class TransactionRecovery:
         # The same from then on, until the partition was synced.
         self._ended: dict[TopicPartition, Decisions] = {}
         self._unresolved: set[TopicPartition] = set()
-        self._left: set[str] = set()  # Ids that could not be rolled forward yet.
+        self.left: set[str] = set()  # Ids that could not be rolled forward yet.
         self._unloaded: dict[str, _Unloaded] = {}
         self._safe: dict[int, int] = {}
         # What was aborted since no coordinator knew of it.
@@ -280,7 +280,7 @@ class TransactionRecovery:
 
     def _roll_forward(self, transactional_id: str) -> None:
         """Complete a decided transaction, abort an open one that is not prepared."""
-        self._left.add(transactional_id)
+        self.left.add(transactional_id)
         if transactional_id in self._unloaded and not self._load(transactional_id):
             return
         try:
@@ -292,7 +292,7 @@ class TransactionRecovery:
                 elif entry.state in PREPARE_STATES:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
-                    self._left.discard(transactional_id)
+                    self.left.discard(transactional_id)
         except (EoslogError, PartitionLost) as error:
             self._warnings.warning(
                 "transactional id %r cannot be ended now: %s", transactional_id, error
@@ -493,7 +493,7 @@ class TransactionRecovery:
 
     def retry(self) -> None:
         """Try again what failed when the store was opened."""
-        for transactional_id in list(self._left):
+        for transactional_id in list(self.left):
             self._roll_forward(transactional_id)
         for one in self._entries.undecided():
             if one.is_decided:

@@ -362,8 +362,7 @@ def test_no_sync_is_acknowledged_for_a_file_that_is_not_there_any_more(
     for _ in range(20):
         producer.append(TOPIC, partition=0, values=[BIG[:500]])
     producer.flush()
-    parts_of(store).checkpointer._unwritten.update(parts_of(store).files.partitions.opened())
-    parts_of(store).checkpointer._write_checkpoints()
+    parts_of(store).checkpointer.write_checkpoints()
     producer.append(TOPIC, partition=0, values=[BIG[:500]])
     (file,) = (tmp_path / "store").glob(f"{TOPIC}-0/*.log")
     if how == "deleted":

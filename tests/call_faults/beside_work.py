@@ -38,7 +38,7 @@ def work_beside(fork: Fork, path: Path, joins: Callable[[], None] | None) -> Wor
         fork.say("ready")
         while not fork.told(PAUSE_S):
             commit_two(work)
-        parts_of(store).checkpointer._peers.look()
+        parts_of(store).checkpointer.peers.look()
         for _ in range(ROUNDS_AFTERWARDS):
             commit_two(work)
         work.attempt("close", store.close)

@@ -351,17 +351,16 @@ class Work:
         """What the background thread does; what goes wrong there is kept, never raised."""
         checkpointer = parts_of(self.store).checkpointer
         opened = parts_of(self.store).files.partitions.opened()
-        checkpointer._unwritten.update(opened)
-        self.attempt("write checkpoints", checkpointer._write_checkpoints)
+        self.attempt("write checkpoints", checkpointer.write_checkpoints)
         for partition in opened:
-            for each in (checkpointer._persist, checkpointer._prepare_spare):
-                self.attempt("look after a log", partial(checkpointer._each, partition, each))
+            for each in (checkpointer.persist, checkpointer.prepare_spare):
+                self.attempt("look after a log", partial(checkpointer.each, partition, each))
         # Which records go is not the matter here: any that are not the newest may.
         self.gone.update(value for ones in self.there.values() for value in ones)
         self.gone.update(
             value for values in self.maybe for ones in values.values() for value in ones
         )
-        self.attempt("retain", checkpointer._retain)
+        self.attempt("retain", checkpointer.retain)
         sweep = parts_of(self.store).staged.sweep
         self.attempt("sweep", partial(checkpointer._attempt, sweep, "sweeping"))
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from background_work import do_background_work
 from call_faults import failing_calls
 from call_faults.standard_work import visible
 from call_faults.test_faults import run
@@ -55,13 +56,7 @@ def test_a_jump(tmp_path, jump):
 def look_around(store: eoslog.Store) -> None:
     """Do what the background thread does by the wall clock."""
     checkpointer = parts_of(store).checkpointer
-    checkpointer._abort_timed_out()
-    checkpointer._retry_transactions()
-    checkpointer._expire_ids()
-    checkpointer._expire_producers()
-    checkpointer._expire_offsets()
-    checkpointer._retain()
-    parts_of(store).staged.sweep()
+    do_background_work(store)
     assert checkpointer.metrics()["error_count"] == 0, checkpointer.metrics()["errors"]
 
 
@@ -199,7 +194,7 @@ def come_and_go(path: str, moved_ms: int) -> None:
     failing_calls.move_clock(moved_ms)
     with eoslog.open(path, config=SETTINGS) as store:
         store.partition(*PLACE)
-        parts_of(store).checkpointer._abort_timed_out()
+        do_background_work(store)
 
 
 def main(path: str, jump: str) -> None:

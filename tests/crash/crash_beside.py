@@ -19,7 +19,7 @@ from eoslog.store.store import parts_of
 def settle(store: eoslog.Store) -> None:
     """What the background thread does once it finds that a process is gone."""
     checkpointer = parts_of(store).checkpointer
-    checkpointer._peers.look()
+    checkpointer.peers.look()
     assert checkpointer.metrics()["errors"] == []
 
 

@@ -390,7 +390,7 @@ class Life:
             )
         # As the thread does at its end. Else the next life has the lead only if this one's store is
         # no more by then.
-        checkpointer._peers.end()
+        checkpointer.peers.end()
         assert checkpointer.metrics()["errors"] == []
         self.store.flush()
 

@@ -243,7 +243,7 @@ def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tm
             for number in range(SYNCED):
                 producer.append("t", 0, [b"%04d" % number + b"x" * 300])
         store.flush()
-        parts_of(store).checkpointer._write_checkpoints()
+        parts_of(store).checkpointer.write_checkpoints()
         if clean:
             store.close()
         die()
@@ -257,7 +257,7 @@ def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tm
             assert any(f"below offset {SYNCED} had been synced" in one for one in reasons)
             engine_of(store).partition("t", 0).append_columns([b"v"])
             store.flush()
-            parts_of(store).checkpointer._write_checkpoints()
+            parts_of(store).checkpointer.write_checkpoints()
     assert call("verify", "--store", path).status == DONE
 
 

@@ -368,7 +368,7 @@ def test_a_transaction_whose_beginning_was_deleted_is_no_fault(tmp_path):
                 if number in (0, 5):
                     producer.append("plain", 0, [b"of the transaction"])
             producer.commit_transaction()
-        parts_of(store).checkpointer._retain()
+        parts_of(store).checkpointer.retain()
         # Snapshots from before the commit are left, in the middle of the transaction.
         start = store.consumer().beginning_offsets([PLAIN])[PLAIN]
         assert 1 < start < 7

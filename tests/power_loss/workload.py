@@ -429,18 +429,14 @@ class Workload:
     def checkpoint(self) -> None:
         checkpointer = parts_of(self.store).checkpointer
         if self.noise.random() < 0.3:
-            checkpointer._write_offsets()
+            checkpointer.write_offsets()
             return
-        opened = parts_of(self.store).files.partitions.opened()
-        checkpointer._unwritten.update(
-            self.noise.sample(opened, self.noise.randint(0, len(opened)))
-        )
-        checkpointer._write_checkpoints()
+        checkpointer.write_checkpoints()
 
     def persist(self) -> None:
         for partition in parts_of(self.store).files.partitions.opened():
             if self.noise.random() < 0.7:
-                parts_of(self.store).checkpointer._persist(partition)
+                parts_of(self.store).checkpointer.persist(partition)
 
     def compact(self) -> None:
         """Of the state log; its active segments are ended for it."""
@@ -459,7 +455,7 @@ class Workload:
     def retain(self) -> None:
         before = {place: values_of_place(self.store, place) for place in PLACES}
         mark(note="retaining")
-        parts_of(self.store).checkpointer._retain()
+        parts_of(self.store).checkpointer.retain()
         gone = {}
         for place, values in before.items():
             left = set(values_of_place(self.store, place))

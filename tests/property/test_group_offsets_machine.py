@@ -196,7 +196,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     def lose_lmdb(self):
         rows = parts_of(self.store).files.rows
         with rows.environment._lock:  # The background thread may be reading.
-            rows.environment._begin_anew()
+            rows.environment.begin_anew()
 
     @invariant()
     def all_views_agree_with_the_model(self):

@@ -93,7 +93,7 @@ def test_the_page_names_every_file(store_path, open_store, monkeypatch):
     with store.consumer("group") as consumer:
         consumer.subscribe(["orders"])
         consumer.poll(timeout=0)
-        parts_of(store).checkpointer._peers.leads()
+        parts_of(store).checkpointer.peers.leads()
         parts_of(store).files.transaction_recovery._unresolved_file.note_renewal()
         parts_of(store).files.rows.environment._unusable(OSError("unreadable"))
         leave_a_job(store)

@@ -406,7 +406,7 @@ def test_a_job_that_an_older_index_does_not_note_is_completed(tmp_path, monkeypa
     document = {"version": 1, "crc32c": checksum, "topics": entries}
     (path / "state" / "topics.json").write_text(json.dumps(document))
     rows = ProducerStateStore(path / "state")
-    with rows.environment._environment.begin(write=True) as transaction:
+    with rows.environment.lmdb.begin(write=True) as transaction:
         transaction.drop(rows.environment.databases[b"undecided"], delete=False)
     rows.close()
     with eoslog.open(path) as store:

@@ -563,7 +563,7 @@ def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store)
         create_topic_of_kafka(store, name, {**limits, "cleanup.policy": policy})
         for _ in range(8):
             store.producer().append(name, 0, [b"x" * 400])
-    parts_of(store).checkpointer._retain()
+    parts_of(store).checkpointer.retain()
     left = {name: store.partition(name, 0).log_start_offset for name in store.topics()}
     assert left["compact"] == 0
     assert left["delete"] > 0

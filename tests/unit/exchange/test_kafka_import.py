@@ -289,7 +289,7 @@ def test_the_import_itself_deletes_nothing_by_its_age(logs, tmp_path):
     with opened(tmp_path / "store") as store:
         # The import itself deletes nothing.
         assert [store.partition(name, 0).log_start_offset for name in ("kept", "gone")] == [0, 0]
-        parts_of(store).checkpointer._retain()
+        parts_of(store).checkpointer.retain()
         assert [store.partition(name, 0).log_start_offset for name in ("kept", "gone")] == [0, 3]
 
 
@@ -640,7 +640,7 @@ def test_linked_segments_are_deleted_in_the_store_alone(logs, tmp_path):
     old = {"gone": {"retention.ms": 1000, "segment.bytes": 1024}}
     eoslog.import_kafka(logs.path, path, link=True, topic_config=old)
     with eoslog.open(path, config={**QUIET, "eoslog.spare.segments": 4}) as store:
-        parts_of(store).checkpointer._retain()
+        parts_of(store).checkpointer.retain()
         assert store.partition("gone", 0).log_start_offset == 4
         with store.producer() as producer:
             for _ in range(9):

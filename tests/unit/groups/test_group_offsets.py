@@ -602,7 +602,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
 def test_lmdb_lost_while_open_is_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
-    parts_of(world.store).files.rows.environment._begin_anew()
+    parts_of(world.store).files.rows.environment.begin_anew()
     world.commit({FOO_0: 3})
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
@@ -617,7 +617,7 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     whole = index.write
 
     def write(*arguments):
-        parts_of(world.store).files.rows.environment._begin_anew()
+        parts_of(world.store).files.rows.environment.begin_anew()
         monkeypatch.setattr(index, "write", whole)
         whole(*arguments)
 

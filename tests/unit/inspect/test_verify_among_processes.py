@@ -111,7 +111,7 @@ def fill(store: eoslog.Store) -> None:
         for number in range(RECORDS):
             producer.send("t", value=b"old", partition=number % 3)
     store.flush()
-    parts_of(store).checkpointer._write_checkpoints()
+    parts_of(store).checkpointer.write_checkpoints()
 
 
 def lines_of_verify(store: eoslog.Store) -> list[Place]:

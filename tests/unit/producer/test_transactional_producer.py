@@ -631,7 +631,7 @@ def test_a_transaction_whose_predecessor_is_not_complete_can_be_tried_again(
     assert producer.producer_epoch == (32766 if rotates else 0)
     producer.begin_transaction()
     producer.append("a", 0, [b"x"])
-    fill_up(engine_of(store).partition("a", 0)._log, 60)
+    fill_up(engine_of(store).partition("a", 0).log, 60)
     with full_disk():
         if commit:
             producer.commit_transaction()

@@ -471,7 +471,7 @@ def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
     with eoslog.open(path, durability="always", config=QUIET) as store:
         store.producer().append("t", 0, [b"more"])
         journal.write_bytes(kept)
-        parts_of(store).checkpointer._peers._dead_journals.retire()
+        parts_of(store).checkpointer.peers._dead_journals.retire()
         assert not journal.exists()
         assert engine_of(store).partition("t", 0).recovery_point >= COUNT
 
@@ -489,7 +489,7 @@ def test_a_journal_that_its_process_removed_meanwhile_is_none_of_a_dead_one(tmp_
     with eoslog.open(path, durability="always", config=QUIET) as store:
         journal.write_bytes(kept)
         monkeypatch.setattr(journal_replay, "UnforkedFile", Closing)
-        parts_of(store).checkpointer._peers._dead_journals.retire()
+        parts_of(store).checkpointer.peers._dead_journals.retire()
         assert not journal.exists()
 
 

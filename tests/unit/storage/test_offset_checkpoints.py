@@ -218,17 +218,21 @@ def test_a_loss_is_noted_while_another_thread_writes_the_checkpoints(store_path,
 
     monkeypatch.setattr(OffsetCheckpoints, "lower_recovery_point", noted)
     with eoslog.open(store_path) as store:
-        checkpointer = parts_of(store).checkpointer
-        look = checkpointer._known_offsets
+        renew = OffsetCheckpoints.renew
         opening = threading.Thread(target=store.partition, args=("t", 0), daemon=True)
 
-        def look_meanwhile(*arguments: object) -> object:
-            opening.start()
-            assert begun.wait(30)
-            return look(*arguments)
+        def renew_meanwhile(self, known, *, sync: bool) -> None:
+            def look() -> object:
+                if opening.ident is None:
+                    opening.start()
+                    assert begun.wait(30)
+                return known()
 
-        monkeypatch.setattr(checkpointer, "_known_offsets", look_meanwhile)
-        writing = threading.Thread(target=checkpointer._write_offsets, daemon=True)
+            renew(self, look, sync=sync)
+
+        monkeypatch.setattr(OffsetCheckpoints, "renew", renew_meanwhile)
+        write = parts_of(store).checkpointer.write_offsets
+        writing = threading.Thread(target=write, daemon=True)
         writing.start()
         writing.join(30)
         assert not writing.is_alive(), "each of the two waits for the other"

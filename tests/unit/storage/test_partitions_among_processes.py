@@ -435,7 +435,7 @@ def test_one_process_does_what_is_for_all_and_another_goes_on_when_it_dies(open_
     open_store().close()
     leader = other(**busy)
     leader.run("store.create_topic('t', config={'segment.bytes': 4096, 'retention.bytes': 8192})")
-    eventually(lambda: leader.value("parts_of(store).checkpointer._peers._leads"))
+    eventually(lambda: leader.value("parts_of(store).checkpointer.peers._leads"))
     store = open_store(**busy, **{"eoslog.spare.segments": 0})
     for _ in range(20):
         leader.run("engine_of(store).partition('t', 0).append_columns([bytes(1000)])")

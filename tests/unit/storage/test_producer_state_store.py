@@ -173,7 +173,7 @@ def test_something_else_in_its_place_is_replaced(tmp_path, what):
 def test_a_row_that_does_not_match_its_checksum_is_noticed(tmp_path):
     rows = ProducerStateStore(tmp_path)
     write(rows, [1, 2], 5)
-    with rows.environment._environment.begin(write=True) as transaction:
+    with rows.environment.lmdb.begin(write=True) as transaction:
         cursor = transaction.cursor(db=rows.environment.databases[b"producers"])
         cursor.first()
         broken = bytearray(cursor.value())
@@ -189,7 +189,7 @@ def test_a_row_that_does_not_match_its_checksum_is_noticed(tmp_path):
 
 def test_a_full_disk_is_named_and_changes_nothing(rows, monkeypatch):
     write(rows, [1], 5)
-    begin = rows.environment._environment.begin
+    begin = rows.environment.lmdb.begin
 
     class Full:
         def __getattr__(self, name):
@@ -200,12 +200,12 @@ def test_a_full_disk_is_named_and_changes_nothing(rows, monkeypatch):
                 raise lmdb.DiskError(f"mdb_txn_commit: No space left ({errno.ENOSPC})")
             return begin(write=False)
 
-    environment = rows.environment._environment
-    rows.environment._environment = Full()
+    environment = rows.environment.lmdb
+    rows.environment.lmdb = Full()
     with pytest.raises(StoreFullError):
         write(rows, [2], 6)
     assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
-    rows.environment._environment = environment
+    rows.environment.lmdb = environment
 
 
 def test_a_closed_environment_refuses(rows):

@@ -80,14 +80,14 @@ def test_a_map_that_another_process_made_larger(rows, other):
         "environment.MAP_BYTES_INITIAL = 1 << 18\n"
         "store = ProducerStateStore(path, shared=True)\n"
         "write(store, range(20_000), 9)\n"
-        "say(store.environment._environment.info()['map_size'])\n"
+        "say(store.environment.lmdb.info()['map_size'])\n"
         "wait()\n"
         "say(store.producer_rows())\n"
     )
-    assert int(peer.hear().word) > rows.environment._environment.info()["map_size"] == 1 << 18
+    assert int(peer.hear().word) > rows.environment.lmdb.info()["map_size"] == 1 << 18
     # Reading and writing both meet it.
     assert rows.read_head(TOPIC, 0) == RowsHead(9, 20_000)
-    assert rows.environment._environment.info()["map_size"] > 1 << 18
+    assert rows.environment.lmdb.info()["map_size"] > 1 << 18
     write(rows, range(20_000, 90_000), 11)
     peer.tell()
     peer.hear("90000")
@@ -170,7 +170,7 @@ def test_the_places_of_dead_readers_are_freed(rows, other):
     peers = [
         other(
             "store = ProducerStateStore(path, shared=True)\n"
-            "transaction = store.environment._environment.begin()\n"
+            "transaction = store.environment.lmdb.begin()\n"
             "say('reading')\n"
             "wait()\n"
         )
@@ -194,8 +194,8 @@ def test_dead_readers_do_not_use_up_the_places(tmp_path, monkeypatch, other):
     for _ in range(4):
         peer = other(
             "store = ProducerStateStore(path, shared=True)\n"
-            "transactions = [store.environment._environment.begin() for _ in range(1)]\n"
-            "say(store.environment._environment.max_readers())\n"
+            "transactions = [store.environment.lmdb.begin() for _ in range(1)]\n"
+            "say(store.environment.lmdb.max_readers())\n"
             "wait()\n"
         )
         peer.hear("2")
@@ -306,7 +306,7 @@ def test_damage_that_others_have_open_is_mended_when_they_are_gone(rows, other, 
 
 def test_an_environment_that_was_reopened_goes_on(rows):
     write(rows, [1], 5)
-    begin, failed = rows.environment._environment.begin, []
+    begin, failed = rows.environment.lmdb.begin, []
 
     class Hosed:
         def __getattr__(self, name):
@@ -321,12 +321,12 @@ def test_an_environment_that_was_reopened_goes_on(rows):
         def close(self):
             environment.close()
 
-    environment = rows.environment._environment
-    rows.environment._environment = Hosed()
+    environment = rows.environment.lmdb
+    rows.environment.lmdb = Hosed()
     assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
     assert failed == [False]
     assert rows.generation == 0
-    assert begin is not rows.environment._environment.begin
+    assert begin is not rows.environment.lmdb.begin
 
 
 def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path):

@@ -131,11 +131,11 @@ def test_a_store_that_is_open_for_a_moment_makes_none(open_store, store_path) ->
     store = open_store(eoslog__spare__segments=1)
     partition = engine_of(store).partition("t", 0)
     assert partition.log.fills_segments
-    parts_of(store).checkpointer._prepare_spare(partition)
+    parts_of(store).checkpointer.prepare_spare(partition)
     assert spares_of(store_path) == []
     for _ in range(3):
         store.producer().append("t", 0, [bytes(1500)])
-    parts_of(store).checkpointer._prepare_spare(partition)
+    parts_of(store).checkpointer.prepare_spare(partition)
     assert spares_of(store_path) == ["0.spare"]
 
 
@@ -146,6 +146,6 @@ def test_none_is_made_where_the_store_has_many(open_store, store_path, monkeypat
     for number in range(2):
         for _ in range(3):
             store.producer().append("t", number, [bytes(1500)])
-        parts_of(store).checkpointer._prepare_spare(engine_of(store).partition("t", number))
+        parts_of(store).checkpointer.prepare_spare(engine_of(store).partition("t", number))
     assert spares_of(store_path) == ["0.spare"]
     assert parts_of(store).checkpointer.metrics()["error_count"] == 0

@@ -344,14 +344,13 @@ def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store)
     def append() -> int:
         producer.append("t", 0, [b"x"])
         producer.flush()
-        checkpointer._write_offsets()
+        checkpointer.write_offsets()
         return checkpoints.recovery_point(T0)
 
     assert append() == 0
     assert engine_of(store).partition("t", 0).recovery_point == 1
     assert append() == 0
-    checkpointer._unwritten.add(engine_of(store).partition("t", 0))
-    checkpointer._write_checkpoints()
+    checkpointer.write_checkpoints()
     assert checkpoints.recovery_point(T0) == 2
     assert append() == 2
     store.close()
@@ -411,12 +410,5 @@ def ten_years_later(monkeypatch):
 
 
 def expire_all(store):
-    """Do what the background thread does by the wall clock."""
-    checkpointer = parts_of(store).checkpointer
-    checkpointer._abort_timed_out()
-    checkpointer._expire_ids()
-    checkpointer._expire_producers()
-    checkpointer._expire_offsets()
-    checkpointer._retain()
-    parts_of(store).staged.sweep()
+    do_background_work(store)
     assert counts(store)["error_count"] == 0, counts(store)["errors"]

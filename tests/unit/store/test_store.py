@@ -536,7 +536,7 @@ def test_opening_a_clean_store_opens_no_partition_and_reads_no_checkpoint(open_s
     )
     assert parts_of(store).files.checkpoints._offsets == {}
     # Its thread runs, for what dead processes leave, and opens none either.
-    parts_of(store).checkpointer._peers.look()
+    parts_of(store).checkpointer.peers.look()
     assert store.metrics()["partitions"] == 0
 
 

@@ -107,7 +107,7 @@ class Life:
             partition = engine_of(self.store).partition(TOPIC, number)
             partition.producer_state.persist()
         parts_of(self.store).files.state_log.persist()
-        parts_of(self.store).checkpointer._write_offsets()
+        parts_of(self.store).checkpointer.write_offsets()
 
     def retain(self):
         where = TopicPartition(TOPIC, self.random.randrange(PARTITIONS))

@@ -121,7 +121,7 @@ def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     log = parts_of(store).files.state_log
     log.append(MADE_UP, "a", {"n": 1})
     log.persist()
-    parts_of(store).files.rows.environment._begin_anew()
+    parts_of(store).files.rows.environment.begin_anew()
     assert log.get(MADE_UP, "a")["n"] == 1
     assert log.names(MADE_UP) == ["a"]
     log.persist()
@@ -143,7 +143,7 @@ def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeyp
     def lost(prefix, key, count):
         if key != prefix:
             monkeypatch.setattr(rows, "states_after", states_after)
-            rows.environment._begin_anew()
+            rows.environment.begin_anew()
             if says_so:
                 raise StateStoreDamagedError("it is begun anew")
         return states_after(prefix, key, count)

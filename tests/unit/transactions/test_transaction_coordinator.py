@@ -476,7 +476,7 @@ def test_v17_late_data_of_an_ended_transaction(at):
     going_on = at.end(begun)
     with pytest.raises(ProducerFencedError):
         at.write(begun, "a-0")
-    log = at.partition("a-0")._log
+    log = at.partition("a-0").log
     with pytest.raises(InvalidProducerEpochError):
         log.append_columns(
             [b"late"],
@@ -528,7 +528,7 @@ def test_s04_a_decision_is_completed_on_opening(open_store, stop):
     for place in ("a-0", "b-1"):
         assert at.markers(place) == [(7, 4, "COMMIT")]
     assert at.states() == ["PrepareCommit", "CompleteCommit"]
-    assert parts_of(at.store).files.transaction_recovery._left == set()
+    assert parts_of(at.store).files.transaction_recovery.left == set()
 
 
 @pytest.mark.parametrize("stop", ["close", "abandon", "abandon persisted"])
@@ -912,7 +912,7 @@ def commits_what_was_prepared(at):
 
 def hangs(at):
     end = at.partition("a-0").log_end_offset
-    at.partition("a-0")._log.append_columns(
+    at.partition("a-0").log.append_columns(
         [b"x"],
         timestamp_ms=1,
         producer_id=FIRST,
@@ -945,7 +945,7 @@ def test_k07_a_brokers_marker_fences_none_of_ours(open_store, end, evicted):
     if evicted:
         at.store.producer().append("a", 0, [b"other"])
         at.partition("a-0").producer_state.persist()
-        assert at.partition("a-0")._log.producer(FIRST) is None
+        assert at.partition("a-0").log.producer(FIRST) is None
         at.partition("a-0").producer_state.load(FIRST)
     end(at)
     partition = at.partition("a-0")
@@ -964,7 +964,7 @@ def test_k07_a_brokers_marker_fences_none_of_ours(open_store, end, evicted):
 def test_k07_a_brokers_marker_fences_no_opening(open_store, state):
     at = CoordinatedStore(open_store())
     at.partition("a-0").append_marker(7, 0, 29, True)
-    at.partition("a-0")._log.append_columns(
+    at.partition("a-0").log.append_columns(
         [b"x"], timestamp_ms=1, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True
     )
     epoch = 1 if state == "Ongoing" else 2
@@ -979,7 +979,7 @@ def test_k07_a_brokers_marker_fences_no_opening(open_store, state):
 def test_k07_a_brokers_marker_fences_no_end_of_what_nobody_knows(open_store):
     at = CoordinatedStore(open_store())
     at.partition("a-0").append_marker(7, 0, 29, True)
-    at.partition("a-0")._log.append_columns(
+    at.partition("a-0").log.append_columns(
         [b"x"], timestamp_ms=1, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True
     )
     abandon(at.store)
@@ -1069,7 +1069,7 @@ def test_a_prepared_transaction_that_ended_alike_in_a_partition_is_decided(open_
 def test_a_refusal_is_told_before_a_full_disk(at):
     begun = at.begun("a-0", "b-0")
     part = at.partition("a-0")
-    fill_up(part._log, ROOM_BYTES)
+    fill_up(part.log, ROOM_BYTES)
     at.partition("b-0").append_marker(FIRST, 9, 0, False)
     with full_disk(), pytest.raises(TransactionCoordinatorFencedError, match="b-0"):
         at.end(begun)
@@ -1103,7 +1103,7 @@ def test_the_record_of_an_older_version_counts_openings_too(open_store, durable)
 def test_k13_sequences_begin_anew_after_the_marker(at):
     begun = at.begun("a-0")
     going_on = at.end(begun, commit=False)
-    log = at.partition("a-0")._log
+    log = at.partition("a-0").log
 
     def append(epoch, sequence):
         log.append_columns(
@@ -1130,7 +1130,7 @@ def test_an_evicted_producer_takes_part(open_store):
     for partition in parts_of(at.store).files.partitions.opened():
         if partition.topic == "a":
             partition.producer_state.persist()
-    assert at.partition("a-0")._log.producer(FIRST) is None
+    assert at.partition("a-0").log.producer(FIRST) is None
     at.partition("a-0").producer_state.load(FIRST)
     at.write(going_on, "a-0")
     assert at.end(going_on).producer_epoch == 2
@@ -1193,7 +1193,7 @@ def test_an_abort_says_what_it_is_for(at, arguments):
 
 def hang(at, place="a-0", producer_id=50, timestamp_ms=1000):
     """A transaction that no coordinator knows of."""
-    at.partition(place)._log.append_columns(
+    at.partition(place).log.append_columns(
         [b"x"],
         timestamp_ms=timestamp_ms,
         producer_id=producer_id,
@@ -1235,7 +1235,7 @@ def test_s24_a_decided_transaction_shows_the_partitions_without_its_marker(
     places = [TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)]
     assert list(at.store.describe_transaction(ID).topic_partitions) == places
     for place in ("a-0", "b-1"):
-        fill_up(at.partition(place)._log, ROOM_BYTES)
+        fill_up(at.partition(place).log, ROOM_BYTES)
     with full_disk():
         at.end(begun, commit)
         described = at.store.describe_transaction(ID)
@@ -1258,7 +1258,7 @@ def test_s24_a_decided_transaction_shows_the_partitions_without_its_marker(
 
 def test_o05_an_ids_finished_transaction_may_hang_elsewhere(at):
     at.end(at.begun("a-1"))
-    at.partition("a-0")._log.append_columns(
+    at.partition("a-0").log.append_columns(
         [b"x"],
         timestamp_ms=1,
         producer_id=FIRST,

@@ -55,8 +55,7 @@ def cut(store_path, where, size_bytes):
 def checkpointed(at):
     """What the background thread does for the checkpoint files."""
     checkpointer = parts_of(at.store).checkpointer
-    checkpointer._unwritten |= set(parts_of(at.store).files.partitions.opened())
-    checkpointer._write_checkpoints()
+    checkpointer.write_checkpoints()
     assert not checkpointer.metrics()["errors"]
 
 
@@ -73,7 +72,7 @@ def assert_settled(at):
     }
     assert at.store.verify() == []
     recovery = parts_of(at.store).files.transaction_recovery
-    assert (recovery._left, recovery._unresolved, recovery._decided) == (set(), set(), {})
+    assert (recovery.left, recovery._unresolved, recovery._decided) == (set(), set(), {})
 
 
 # Every prefix of every log, over one transaction.
@@ -254,7 +253,7 @@ def test_checkpoints_pass_a_decision_only_when_its_markers_are_synced(open_store
     at.store.flush()
     assert state.recovery_point == state.log_end_offset
     # Written for another reason, as retention does, the checkpoint keeps below.
-    parts_of(at.store).checkpointer._write_offsets()
+    parts_of(at.store).checkpointer.write_offsets()
     assert recovery_point_of_state(at) == 0
     checkpointed(at)
     end = state.log_end_offset
@@ -285,10 +284,10 @@ def test_a_partition_that_cannot_be_synced_holds_all_decisions_back(open_store, 
     with monkeypatch.context() as patch:
         for sync in ("flush", "sync_up_to"):
             patch.setattr(at.partition("b-0"), sync, fail)
-        parts_of(at.store).checkpointer._write_checkpoints()
+        parts_of(at.store).checkpointer.write_checkpoints()
     assert recovery_point_of_state(at) == before
     at.store.flush()
-    parts_of(at.store).checkpointer._write_checkpoints()
+    parts_of(at.store).checkpointer.write_checkpoints()
     assert (
         recovery_point_of_state(at)
         == parts_of(at.store).files.state_log.partition_of(ID).log_end_offset
@@ -329,7 +328,7 @@ def test_what_cannot_be_completed_on_opening_is_tried_again(open_store, monkeypa
         at = CoordinatedStore(open_store("commit"))
     assert at.entry().state == "PrepareCommit"
     recovery = parts_of(at.store).files.transaction_recovery
-    assert recovery._left == {ID, "open"}
+    assert recovery.left == {ID, "open"}
     recovery.retry()
     assert_settled(at)
     assert at.markers("a-0") == [(7, 4, "COMMIT")]
@@ -344,13 +343,13 @@ def test_what_is_tried_again_is_not_a_later_transaction_of_the_id(open_store, mo
         patch.setattr(store_files.TransactionCoordinator, "fence", fail)
         at = CoordinatedStore(open_store("commit"))
     recovery = parts_of(at.store).files.transaction_recovery
-    assert recovery._left == {ID}
+    assert recovery.left == {ID}
     later = at.begun("a-0")
     recovery.retry()
     at.end(later)
     recovery.retry()
     assert [kind for _, _, kind in at.markers("a-0")] == ["ABORT", "COMMIT"]
-    assert recovery._left == set()
+    assert recovery.left == set()
 
 
 def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store, monkeypatch):
@@ -364,11 +363,11 @@ def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store,
         at = CoordinatedStore(open_store("commit"))
         # What is not in memory is left alone all the same.
         assert len(at.partition("a-0").open_transactions()) == 1
-        assert parts_of(at.store).files.transaction_recovery._left == {ID}
+        assert parts_of(at.store).files.transaction_recovery.left == {ID}
         parts_of(at.store).files.transaction_recovery.advance()
     parts_of(at.store).files.transaction_recovery.retry()
     assert at.store.describe_transaction(ID).prepared
-    assert parts_of(at.store).files.transaction_recovery._left == set()
+    assert parts_of(at.store).files.transaction_recovery.left == set()
 
 
 @pytest.mark.parametrize("stop", ["close", "abandon"])
@@ -376,7 +375,7 @@ def test_a_transaction_that_nobody_registered_is_aborted_after_a_crash(open_stor
     """Its Ongoing record was lost with the power. After a clean close it is the operator's."""
     at = CoordinatedStore(open_store("commit"))
     at.init()
-    at.partition("a-0")._log.append_columns(
+    at.partition("a-0").log.append_columns(
         [b"lost"],
         timestamp_ms=1,
         producer_id=FIRST,
@@ -635,7 +634,7 @@ def test_a_marker_written_on_opening_holds_its_decision_until_it_is_synced(open_
     at = CoordinatedStore(open_store("commit"))
     recovery = parts_of(at.store).files.transaction_recovery
     assert set(recovery._ended) == {TopicPartition("a", 0), TopicPartition("b", 0)}
-    parts_of(at.store).checkpointer._write_offsets()
+    parts_of(at.store).checkpointer.write_offsets()
     assert recovery_point_of_state(at) == 0
     checkpointed(at)
     assert recovery._ended == {}
