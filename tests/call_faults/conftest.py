@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from call_faults import failing_calls
+from call_faults import failing_calls, inject
+from harness.crew import NurseryClient, printed_by
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of failing calls, to be preloaded."""
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("there is no C compiler")
-    return failing_calls.build_library(tmp_path)
+    return failing_calls.build_library(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="session")
+def run(library: Path) -> Iterator[Callable[..., str]]:
+    """Run a program with it, with these arguments; what it printed."""
+    nursery = NurseryClient(LD_PRELOAD=str(library), **{inject.PRELOADED: "1"})
+    yield partial(printed_by, of=nursery)
+    nursery.stop()

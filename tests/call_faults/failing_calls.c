@@ -5,7 +5,8 @@
    and that armed too, count together. The manner says what becomes of that with the number, from 1. ONCE: it fails with
    this errno. AGAIN: so do all that follow. OVERLAP: it hangs until another one of the same file has failed, two or
    three seconds at most, and returns what it should; failing_overlapped() says how often that was, in this thread.
-   failing_begin() sets the counts to 0.
+   failing_begin() sets the counts to 0. Of the kind EVERY no call fails, and failing_counted(kind) says how many there
+   were of each other one.
    failing_count() says how many there were, failing_hits() how many of them failed. failing_resynced() is the name
    of a log whose sync was called again after it had failed; else NULL. failing_reopened() says that the logs are
    recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
@@ -35,13 +36,13 @@
 
 #include "../real_call.h"
 
-enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN, QUEUE };
+enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE, BEGIN, QUEUE, EVERY };
 
 enum Manner { ONCE, AGAIN, OVERLAP };
 
 /* What the processes that this one forks share with it. */
 static struct {
-    atomic_long calls, hits;
+    atomic_long calls, hits, counted[EVERY];
     atomic_int hangs; /* A call waits for another one to fail, of this file. */
     char file[PATH_MAX];
 } *shared;
@@ -80,6 +81,9 @@ __attribute__((constructor)) static void share(void) {
 }
 
 void failing_begin(void) {
+    int kind;
+    for (kind = 0; kind < EVERY; kind++)
+        atomic_store(&shared->counted[kind], 0);
     atomic_store(&shared->calls, 0);
     atomic_store(&shared->hits, 0);
     atomic_store(&shared->hangs, 0);
@@ -99,6 +103,7 @@ void failing_arm(const char *below, const char *files, int kind, long number, in
 void failing_reopened(void) { failed_log[0] = 0; }
 void failing_disarm(void) { armed_kind = NONE; }
 long failing_count(void) { return atomic_load(&shared->calls); }
+long failing_counted(int kind) { return atomic_load(&shared->counted[kind]); }
 long failing_overlapped(void) { return overlapped; }
 long failing_hits(void) { return atomic_load(&shared->hits); }
 const char *failing_resynced(void) { return resynced[0] == 0 ? NULL : resynced; }
@@ -128,9 +133,11 @@ static void hold_at(int kind, int fd) {
     errno = error;
 }
 
+static int is_change(int kind) { return kind >= TRUNCATE && kind <= MAKE_FOLDER; }
+
 /* Whether calls of the kind are counted now. */
 static int is_armed(int kind) {
-    return armed_kind == kind || (armed_kind == CHANGE && kind >= TRUNCATE && kind <= MAKE_FOLDER);
+    return armed_kind == kind || armed_kind == EVERY || (armed_kind == CHANGE && is_change(kind));
 }
 
 /* Whether the path is that of one of the files. */
@@ -172,6 +179,12 @@ static int is_chosen_number(long number, const char *path) {
 static int fails(int kind, const char *path) {
     if (!is_armed(kind) || !is_chosen(path))
         return 0;
+    if (armed_kind == EVERY) {
+        atomic_fetch_add(&shared->counted[kind], 1);
+        if (is_change(kind))
+            atomic_fetch_add(&shared->counted[CHANGE], 1);
+        return 0;
+    }
     if (!is_chosen_number(atomic_fetch_add(&shared->calls, 1) + 1, path))
         return 0;
     atomic_fetch_add(&shared->hits, 1);
@@ -187,7 +200,7 @@ static int fails_at(int kind, int fd) {
 /* The same for memory that a module of eoslog asks for; what Python and LMDB ask for is theirs. */
 static int memory_fails(const void *caller) {
     Dl_info module;
-    if (armed_kind != MEMORY || dladdr(caller, &module) == 0 || module.dli_fname == NULL)
+    if ((armed_kind != MEMORY && armed_kind != EVERY) || dladdr(caller, &module) == 0 || module.dli_fname == NULL)
         return 0;
     if (strstr(module.dli_fname, "/native/") == NULL && strstr(module.dli_fname, "/bindings/") == NULL)
         return 0;
@@ -216,7 +229,7 @@ void *realloc(void *old, size_t bytes) {
         mode_t mode = 0; \
         REAL(name); \
         READ_MODE(mode, flags) \
-        if (armed_kind == CHANGE && (flags & O_ACCMODE) != O_RDONLY && fails(CHANGE, path)) \
+        if (armed_kind >= CHANGE && is_armed(CHANGE) && (flags & O_ACCMODE) != O_RDONLY && fails(CHANGE, path)) \
             return -1; \
         return fails(OPEN, path) ? -1 : real(path, flags, mode); \
     }

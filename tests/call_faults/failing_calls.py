@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from c_library import built_library
 SOURCE = Path(__file__).with_name("failing_calls.c")
 KINDS = (
     *("none", "open", "map", "truncate", "reserve", "write", "sync", "rename", "link", "unlink"),
-    *("make_folder", "memory", "change", "begin", "queue"),
+    *("make_folder", "memory", "change", "begin", "queue", "every"),
 )
 
 MANNERS = ("once", "again", "overlap")
@@ -24,20 +22,6 @@ MANNERS = ("once", "again", "overlap")
 def build_library(folder: Path) -> Path:
     """Compile the library that has to be preloaded."""
     return built_library(SOURCE, folder)
-
-
-def run_code(code: str, library: Path, *arguments: object) -> str:
-    """Run a program with the library preloaded; what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=SOURCE.parents[1],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def begin() -> None:
@@ -63,6 +47,13 @@ def arm(folder: Path, kind: str, number: int, error: int, *, again: bool) -> Non
     """Let the call of this number fail, from 1, and with `again` all of its kind that follow."""
     begin()
     join(folder, kind, number, error, "again" if again else "once")
+
+
+def counted(kind: str) -> int:
+    """How many calls of a kind there were while "every" was armed."""
+    calls = ctypes.CDLL(None)
+    calls.failing_counted.restype = ctypes.c_long
+    return int(calls.failing_counted(KINDS.index(kind)))
 
 
 def hits() -> int:

@@ -69,38 +69,39 @@ class Injector:
         self.arguments = arguments
         in_child(lambda: standard_work.make(self.begun))
 
-    def count(self, kind: str) -> int:
-        """How many calls of the kind the work makes."""
-        return self._with(Fault(kind, 0, errno.EIO, "once"))[0]
+    def counts(self, kinds: list[str]) -> dict[str, int]:
+        """How many calls of each kind the work makes."""
+        self._with(Fault("every", 0, errno.EIO, "once"))
+        return {kind: failing_calls.counted(kind) for kind in kinds}
 
     def inject(self, fault: Fault) -> list[str]:
         """Let it happen; the errors that calls raised. AssertionError is a broken promise."""
-        _, hits, errors = self._with(fault)
+        hits, errors = self._with(fault)
         return errors if hits else ["nothing failed"]
 
-    def _with(self, fault: Fault) -> tuple[int, int, list[str]]:
+    def _with(self, fault: Fault) -> tuple[int, list[str]]:
         shutil.rmtree(self.path, ignore_errors=True)
         copy_store(self.begun, self.path)
         failing_calls.begin()
         if not self.arguments.beside:
-            work, count, hits = in_child(lambda: self._work(fault))
+            work, hits = in_child(lambda: self._work(fault))
             in_child(lambda: self._check(fault, work, None))
-            return count, hits, work.errors
+            return hits, work.errors
         # In the process beside nothing fails, unless it takes two processes for the fault.
         joins = partial(self._join, fault) if fault.manner == "overlap" else None
         with Fork(lambda fork: work_beside(fork, self.path, joins)) as beside:
             beside.hear()
-            work, count, hits = in_child(lambda: self._work(fault))
+            work, hits = in_child(lambda: self._work(fault))
             beside.tell()
             writes = beside.end()
         in_child(lambda: self._check(fault, work, writes))
-        return count, hits, work.errors + writes.errors
+        return hits, work.errors + writes.errors
 
     def _join(self, fault: Fault) -> None:
         file = self.arguments.file or ("state/journal*" if self.arguments.journal else "")
         failing_calls.join(self.path, *fault, file)
 
-    def _work(self, fault: Fault) -> tuple[standard_work.Work, int, int]:
+    def _work(self, fault: Fault) -> tuple[standard_work.Work, int]:
         arguments = self.arguments
         size = standard_work.LARGE_JOURNAL if arguments.dies else standard_work.SMALL_JOURNAL
         work = standard_work.Work(
@@ -110,9 +111,9 @@ class Injector:
         try:
             work.run()
         finally:
-            count, hits, resynced = failing_calls.disarm()
+            _, hits, resynced = failing_calls.disarm()
         assert resynced is None, f"{resynced} was synced again after its sync had failed"
-        return work, count, hits
+        return work, hits
 
     def _check(
         self, fault: Fault, work: standard_work.Work, beside: standard_work.Work | None
@@ -129,7 +130,7 @@ class Injector:
 
 def chosen(injector: Injector, part: float, kinds: list[str]) -> tuple[list[Fault], dict[str, int]]:
     """So much of all faults there are; of each kind, errno and manner some."""
-    counts = {kind: injector.count(kind) for kind in kinds}
+    counts = injector.counts(kinds)
     manners = ["overlap"] if injector.arguments.overlap else ["once", "again"]
     faults = [
         Fault(kind, number, error, manner)

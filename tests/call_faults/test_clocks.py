@@ -5,7 +5,6 @@ A child with the library preloaded, so that the engine and Python see the same c
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from background_work import do_background_work
 from call_faults import failing_calls
 from call_faults.standard_work import visible
-from call_faults.test_faults import run
+from harness.crew import printed_by
 from harness.waiting import eventually
 from short_form import short_form
 from stores import QUIET
@@ -46,10 +45,12 @@ SETTINGS = QUIET | {
 }
 
 
+MAIN = "from call_faults import test_clocks; test_clocks.main(*given)"
+
+
 @pytest.mark.parametrize("jump", short_form(JUMPS, "to 1970"))
-def test_a_jump(tmp_path, jump):
-    library = failing_calls.build_library(tmp_path)
-    said = run("call_faults.test_clocks", tmp_path / "store", jump, library=library)
+def test_a_jump(tmp_path, run, jump):
+    said = run(MAIN, tmp_path / "store", jump)
     assert said.split() == ["whole"]
 
 
@@ -102,7 +103,11 @@ class Life:
         is_late, self.moved_ms = moved_ms > self.moved_ms, moved_ms
 
         # It has not seen the clock be set.
-        run("call_faults.test_clocks", self.path, moved_ms)
+        printed_by(
+            MAIN,
+            self.path,
+            moved_ms,
+        )
         look_around(store)
         eventually(lambda: b"lingers" in seen(store)[-1:], "what lingers was not appended")
         self.values.append(b"lingers")
@@ -211,7 +216,3 @@ def main(path: str, jump: str) -> None:
         life.check()
     life.store.close()
     print("whole")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from call_faults.failing_calls import run_code as run
 
 # A sync or write stands still in a call; then another sync of the same log, which needs no turn,
 # fails: that of its names, as its oldest segment is deleted.
@@ -73,7 +72,7 @@ os._exit(0)
         pytest.param("append_little", "write", 0, id="a record of the journal"),
     ],
 )
-def test_what_overlaps_a_failed_sync_is_not_acknowledged(tmp_path, library, what, kind, syncs):
+def test_what_overlaps_a_failed_sync_is_not_acknowledged(tmp_path, run, what, kind, syncs):
     """In whatever process, and though its own sync or write succeeded."""
-    said = run(MEANWHILE, library, tmp_path / "store", what, kind)
+    said = run(MEANWHILE, tmp_path / "store", what, kind)
     assert said == f"failed StoreFailedError unknown True {syncs}\n"

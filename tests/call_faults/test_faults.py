@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from call_faults import failing_calls
+from harness.crew import printed_by
 from partition_files import PartitionFiles
 from reference_model import batch_codec as codec
 
@@ -22,57 +19,48 @@ from eoslog.errors import EoslogError
 
 pytestmark = pytest.mark.crash
 
-TESTS = Path(__file__).parents[1]
+# For a hang only: a soak has many faults.
+TIMEOUT_S = 3600
+MAIN = "import call_faults.{0}; call_faults.{0}.main()"
 
 
-def run(module: str, *arguments: object, library: Path | None = None) -> str:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("there is no C compiler")
-    preloaded = {} if library is None else {"LD_PRELOAD": str(library)}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=TESTS,
-        env=os.environ | preloaded,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+@pytest.fixture
+def inject(run):
+    return lambda *given: run(MAIN.format("inject"), *given, timeout_s=TIMEOUT_S)
 
 
-def test_some_faults_of_each_kind():
-    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.0003")
+def test_some_faults_of_each_kind(inject):
+    assert " 0 broken promises" in inject("--part", "0.0003")
 
 
-def test_some_faults_of_the_commit_journal():
+def test_some_faults_of_the_commit_journal(inject):
     kinds = ("open", "reserve", "write", "sync", "rename", "unlink")
     wanted = [one for each in kinds for one in ("--kind", each)]
-    assert " 0 broken promises" in run("call_faults.inject", "--journal", "--part", ".015", *wanted)
+    assert " 0 broken promises" in inject("--journal", "--part", ".015", *wanted)
 
 
-def test_some_faults_after_which_the_process_dies():
+def test_some_faults_after_which_the_process_dies(inject):
     wanted = ("--dies", "--journal", "--part", "0.01", "--file", "*checkpoint*", "--kind", "write")
-    assert " 0 broken promises" in run("call_faults.inject", *wanted)
-    assert " 0 broken promises" in run("call_faults.inject", "--dies", "--part", "0.0001")
+    assert " 0 broken promises" in inject(*wanted)
+    assert " 0 broken promises" in inject("--dies", "--part", "0.0001")
 
 
-def test_some_faults_beside_another_process():
-    assert " 0 broken promises" in run("call_faults.inject", "--beside", "--part", "0.0001")
+def test_some_faults_beside_another_process(inject):
+    assert " 0 broken promises" in inject("--beside", "--part", "0.0001")
 
 
 # The first of two syncs of a log hangs until the second has failed.
 SYNCS_OF_LOGS = ("--beside", "--overlap", "--kind", "sync", "--file", "*.log")
 
 
-def test_some_syncs_that_another_one_of_the_same_log_fails_beside():
-    assert " 0 broken promises" in run("call_faults.inject", *SYNCS_OF_LOGS, "--part", "0.006")
+def test_some_syncs_that_another_one_of_the_same_log_fails_beside(inject):
+    assert " 0 broken promises" in inject(*SYNCS_OF_LOGS, "--part", "0.006")
 
 
 @pytest.mark.parametrize("with_journal", [True, False], ids=["journal", "files"])
 def test_some_files_that_can_be_made_again_are_lost(with_journal):
     options = ["--journal"] if with_journal else []
-    assert " 0 broken promises" in run("call_faults.lost_files", "--part", "0.03", *options)
+    assert " 0 broken promises" in printed_by(MAIN.format("lost_files"), "--part", "0.03", *options)
 
 
 @pytest.mark.soak
@@ -82,14 +70,14 @@ def test_some_files_that_can_be_made_again_are_lost(with_journal):
     [("--dies",), ("--dies", "--journal"), ("--beside",), ("--beside", "--dies")],
     ids=" ".join,
 )
-def test_many_faults_of_one_process_or_beside_another(options):
-    assert " 0 broken promises" in run("call_faults.inject", *options, "--part", "0.02")
+def test_many_faults_of_one_process_or_beside_another(inject, options):
+    assert " 0 broken promises" in inject(*options, "--part", "0.02")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_all_syncs_that_another_one_of_the_same_log_fails_beside():
-    assert " 0 broken promises" in run("call_faults.inject", *SYNCS_OF_LOGS)
+def test_all_syncs_that_another_one_of_the_same_log_fails_beside(inject):
+    assert " 0 broken promises" in inject(*SYNCS_OF_LOGS)
 
 
 @pytest.mark.soak
@@ -97,32 +85,34 @@ def test_all_syncs_that_another_one_of_the_same_log_fails_beside():
 @pytest.mark.parametrize("with_journal", [True, False], ids=["journal", "files"])
 def test_each_file_that_can_be_made_again_is_lost(with_journal):
     options = ["--journal"] if with_journal else []
-    assert " 0 broken promises" in run("call_faults.lost_files", *options)
+    said = printed_by(MAIN.format("lost_files"), *options, timeout_s=TIMEOUT_S)
+    assert " 0 broken promises" in said
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["open", "write", "sync", "change", "the others"])
-def test_many_faults(kind):
+def test_many_faults(inject, kind):
     others = ["map", "truncate", "reserve", "rename", "link", "unlink", "make_folder", "memory"]
     kinds = others if kind == "the others" else [kind]
     part = {"open": "0.05", "the others": "0.5"}.get(kind, "0.3")
     wanted = [one for each in kinds for one in ("--kind", each)]
-    assert " 0 broken promises" in run("call_faults.inject", "--part", part, *wanted)
+    assert " 0 broken promises" in inject("--part", part, *wanted)
+
+
+OF_THIS = "from call_faults import test_faults; test_faults.main(*given)"
 
 
 @pytest.mark.parametrize("kind", ["map", "open"])
-def test_a_roll_that_fails_leaves_no_file(tmp_path, kind):
+def test_a_roll_that_fails_leaves_no_file(tmp_path, run, kind):
     """The next opening would take a file of zeros for a segment that was damaged."""
-    library = failing_calls.build_library(tmp_path)
-    said = run("call_faults.test_faults", tmp_path / "log", kind, library=library)
+    said = run(OF_THIS, tmp_path / "log", kind)
     assert said.split() == ["refused", "whole"]
 
 
-def test_a_sync_that_fails_leaves_what_was_appended_unknown_whatever_the_errno(tmp_path):
+def test_a_sync_that_fails_leaves_what_was_appended_unknown_whatever_the_errno(tmp_path, run):
     """A disk that became read-only says EROFS; what was appended may be on it all the same."""
-    library = failing_calls.build_library(tmp_path)
-    said = run("call_faults.test_faults", tmp_path / "log", "sync", library=library)
+    said = run(OF_THIS, tmp_path / "log", "sync")
     assert set(said.split()) == {"unknown"}
 
 
@@ -144,9 +134,8 @@ def fail_syncs(root: Path) -> None:
             print(refused.outcome)
 
 
-def test_a_sync_in_pieces_gives_each_to_the_disk_once_and_needs_none(tmp_path):
-    library = failing_calls.build_library(tmp_path)
-    said = run("call_faults.test_faults", tmp_path / "log", "pieces", library=library)
+def test_a_sync_in_pieces_gives_each_to_the_disk_once_and_needs_none(tmp_path, run):
+    said = run(OF_THIS, tmp_path / "log", "pieces")
     # Three pieces; then the last of these, which was not whole, and one more.
     assert said.split() == ["3", "2", "0"]
 
@@ -193,7 +182,3 @@ def fail_a_roll(root: str, kind: str) -> None:
     assert log.verify() == []
     assert files.names(".log") == [0]
     print("whole")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

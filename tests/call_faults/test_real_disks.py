@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from call_faults.test_faults import TESTS
 from short_form import short_form
 from staged_jobs import quick_directory
 
@@ -28,6 +27,7 @@ from eoslog.errors import EoslogError
 pytestmark = pytest.mark.crash
 
 TOPIC, NAME = "orders", "writer"
+TESTS = Path(__file__).parents[1]
 PLACE = TopicPartition(TOPIC, 0)
 DISK_BYTES = 64 << 20
 EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -92,7 +92,11 @@ def disk(tmp_path) -> Iterator[Disk]:
 def test_a_disk_that_fails_under_a_store(disk, how, durability, at):
     command = [sys.executable, "-m", "call_faults.test_real_disks", disk.path, how, durability]
     done = subprocess.run(
-        [*command, str(at)], cwd=TESTS, capture_output=True, text=True, check=False
+        [*command, str(at)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     appended, promised = map(int, done.stdout.split()[-2:])

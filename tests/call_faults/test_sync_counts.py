@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from call_faults import failing_calls
-from call_faults.test_faults import TESTS
 
 import eoslog
 
@@ -45,36 +39,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Path:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("there is no C compiler")
-    return failing_calls.build_library(tmp_path)
+def syncs_of(path, run):
+    def syncs(*, read, written=0):
+        return int(run(COUNT, path, read, written))
+
+    return syncs
 
 
-def syncs_of(path: Path, library: Path, *, read: int, written: int = 0) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT, str(path), str(read), str(written)],
-        cwd=TESTS,
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
-
-
-def test_partitions_that_were_only_read_are_not_synced(path, library):
-    few = syncs_of(path, library, read=1)
-    assert syncs_of(path, library, read=PARTITIONS) == few
+def test_partitions_that_were_only_read_are_not_synced(path, syncs_of):
+    few = syncs_of(read=1)
+    assert syncs_of(read=PARTITIONS) == few
     # The log and its names, at least, of each that was changed.
-    assert syncs_of(path, library, read=1, written=PARTITIONS) >= few + 2 * PARTITIONS
+    assert syncs_of(read=1, written=PARTITIONS) >= few + 2 * PARTITIONS
     with eoslog.open(path) as store:
         assert store.verify() == []
 
 
-def test_a_store_that_is_read_again_and_again_stays_clean(path, library):
+def test_a_store_that_is_read_again_and_again_stays_clean(path, syncs_of):
     for _ in range(2):
-        syncs_of(path, library, read=PARTITIONS)
+        syncs_of(read=PARTITIONS)
     with eoslog.open(path) as store:
         assert store.verify() == []
         ends = [store.partition("t", number).log_end_offset for number in range(PARTITIONS)]

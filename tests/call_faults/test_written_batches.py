@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from call_faults.failing_calls import run_code as run
 from short_form import short_form
 
 APPEND = """
@@ -130,43 +129,41 @@ with eoslog.open(path, create=True, durability=durability) as store:
         *[(1, True), (1, False), (15, True), (16, False), (18, True)],
     ),
 )
-def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, library, number, again):
+def test_what_cannot_be_written_is_stored_through_the_map(tmp_path, run, number, again):
     """One piece of the first batch, its end (15), its header (16), or one of a later batch; alone,
     or with all that follow.
     """
-    assert int(run(APPEND, library, tmp_path / "store", number, again)) > 0
+    assert int(run(APPEND, tmp_path / "store", number, again)) > 0
 
 
-def test_what_is_written_is_read_again(tmp_path, library):
-    assert run(APPEND, library, tmp_path / "store", 0, False) == ""
+def test_what_is_written_is_read_again(tmp_path, run):
+    assert run(APPEND, tmp_path / "store", 0, False) == ""
 
 
-def test_a_spare_file_of_a_durable_store_is_synced_by_pieces(tmp_path, library):
+def test_a_spare_file_of_a_durable_store_is_synced_by_pieces(tmp_path, run):
     """Else the first sync of a batch in it would have all of it to wait for."""
-    assert run(PREPARE, library, tmp_path / "durable", "commit") == "3\n"
-    assert run(PREPARE, library, tmp_path / "other", "process") == "0\n"
+    assert run(PREPARE, tmp_path / "durable", "commit") == "3\n"
+    assert run(PREPARE, tmp_path / "other", "process") == "0\n"
 
 
 @pytest.mark.parametrize("number, again", [(1, True), (2, False), (2, True), (4, False)])
-def test_a_kernel_that_takes_no_sync_has_the_file_synced_as_before(
-    tmp_path, library, number, again
-):
+def test_a_kernel_that_takes_no_sync_has_the_file_synced_as_before(tmp_path, run, number, again):
     """It has no queue (1), or takes not this sync."""
-    said = run(MEANWHILE, library, tmp_path / "store", "queue", number, again)
+    said = run(MEANWHILE, tmp_path / "store", "queue", number, again)
     commits, hits, _ = said.split()
     assert commits == "6" and int(hits) > 0
-    assert run(CHECK, library, tmp_path / "store") == "[0, 1, 2, 3, 4, 5]\n"
+    assert run(CHECK, tmp_path / "store") == "[0, 1, 2, 3, 4, 5]\n"
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_what_the_kernel_does_not_take_is_synced_by_a_call(tmp_path, library, refused):
+def test_what_the_kernel_does_not_take_is_synced_by_a_call(tmp_path, run, refused):
     """Each commit has one sync of the log, by whichever of the two."""
-    assert run(REFUSED, library, tmp_path / "store", refused) == "[1, 1, 1, 1]\n"
+    assert run(REFUSED, tmp_path / "store", refused) == "[1, 1, 1, 1]\n"
 
 
-def test_a_sync_made_meanwhile_that_fails_is_not_made_again(tmp_path, library):
+def test_a_sync_made_meanwhile_that_fails_is_not_made_again(tmp_path, run):
     """The decision may be on the disk, and its data too."""
-    said = run(MEANWHILE, library, tmp_path / "store", "sync", 2, False)
+    said = run(MEANWHILE, tmp_path / "store", "sync", 2, False)
     error, outcome, commits, hits, resynced = said.split()
     assert (outcome, commits, hits, resynced) == ("unknown", "2", "1", "None"), error
-    assert run(CHECK, library, tmp_path / "store") in ("[0, 1]\n", "[0, 1, 2]\n")
+    assert run(CHECK, tmp_path / "store") in ("[0, 1]\n", "[0, 1, 2]\n")

@@ -75,15 +75,15 @@ class Said(NamedTuple):
 
 
 class NurseryClient:
-    """The nursery of this test run."""
+    """The nursery of this test run, or one that has more in its environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environment: str) -> None:
         # Whole messages: one request is one read.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.nursery", str(os.getpid())],
             stdin=theirs,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
         theirs.close()
         self._socket = ours
@@ -332,6 +332,33 @@ def started(code: str, **named: Any) -> Member:
     member = Member()
     member.begin(code, **named)
     return member
+
+
+PROGRAM = """
+import builtins, sys
+sys.argv = ["", *given]
+builtins.print = lambda *words, **_: say(" ".join(map(str, words)))
+"""
+
+
+def printed_by(
+    code: str,
+    *arguments: object,
+    of: NurseryClient | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
+    """Run a program, which may end by itself; what it printed."""
+    with Member(of=of) as other:
+        other.begin(PROGRAM + code, given=[str(one) for one in arguments])
+        other.begin_to_leave()
+        if not other.has_ended(timeout_s):
+            raise AssertionError(f"{other} did not end within {timeout_s} s\n{other.stacks()}")
+        other.listen()
+        for one in other.all_said:
+            if one.word == "failed":
+                raise MemberError(*one.rest)
+        assert other.ended == 0, f"{other} ended with {other.ended}\n{other.tail()}"
+        return "".join(f"{one.word}\n" for one in other.all_said if one.word != "did")
 
 
 def run_and_kill(path: Path, code: str) -> list[str]:
