@@ -38,6 +38,9 @@ cdef class TopicBuffers:
     cdef list buffers                        # PartitionBuffer by partition.
     cdef int32_t partition_count
     cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
+    cdef int64_t batch_bytes_max             # Of the topic.
+
+    cdef int alter(self, int32_t partition_count, int64_t batch_bytes_max) except -1
 
 cdef class Accumulator:
     cdef dict _topics

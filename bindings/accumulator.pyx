@@ -176,9 +176,22 @@ cdef class TopicBuffers:
             raise ValueError(f"{partition_count} partitions")
         self.partition_count = <int32_t>partition_count
         self.sticky_partition = 0
+        self.batch_bytes_max = batch_bytes_max
         self.buffers = [
             PartitionBuffer(topic, number, batch_bytes_max, topic_id)
             for number in range(partition_count)]
+
+    cdef int alter(self, int32_t partition_count, int64_t batch_bytes_max) except -1:
+        cdef PartitionBuffer first = <PartitionBuffer>self.buffers[0]
+        for one in self.buffers:
+            (<PartitionBuffer>one).accumulator.batch_bytes_max = batch_bytes_max
+        self.buffers.extend([
+            PartitionBuffer(first.topic, number, batch_bytes_max, first.topic_id)
+            for number in range(len(self.buffers), partition_count)])
+        # Last: a record goes to no partition that has no buffer.
+        self.partition_count = <int32_t>len(self.buffers)
+        self.batch_bytes_max = batch_bytes_max
+        return 0
 
 
 @cython.final
@@ -271,6 +284,20 @@ cdef class Accumulator:
     def keep_topic(self, str topic not None, TopicBuffers buffers not None):
         """Gather records for a topic."""
         self._topics[topic] = buffers
+
+    def alter_topic(self, str topic not None, Py_ssize_t partition_count,
+                    Py_ssize_t batch_bytes_max):
+        """Gather records for more partitions of a topic, and in batches of another size at most;
+        what was gathered stays. Nothing is done where nothing was sent to the topic.
+        """
+        found = self._topics.get(topic)
+        if found is not None:
+            (<TopicBuffers>found).alter(<int32_t>partition_count, batch_bytes_max)
+
+    def batch_bytes_max(self):
+        """The largest batch that all topics take, in bytes; None before a record was sent."""
+        return min(
+            ((<TopicBuffers>one).batch_bytes_max for one in self._topics.values()), default=None)
 
     def drop_topic(self, str topic not None):
         """Forget a topic, with what was gathered for it."""

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from eoslog.bindings.commit_journal cimport CommitJournal
-from eoslog.native.partition_log cimport PartitionLog as NativeLog
+from eoslog.native.partition_log cimport LogOptions, PartitionLog as NativeLog
 from eoslog.native.status cimport Fault, Status
 
 
@@ -25,6 +25,7 @@ cdef class OpenedLog:
     cdef object _close_lock
     cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
 
+    cdef int _set_topic_options(self, LogOptions* options, dict config) except -1
     cdef int _set_options(self, dict config) except -1
     cdef int _open_page(
         self, str control_path, bytes session, bytes topic_id, bytes boot_id) except -1

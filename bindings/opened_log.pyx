@@ -148,22 +148,43 @@ cdef class OpenedLog:
         if self._page_map != NULL:
             munmap(self._page_map, CONTROL_PAGE_BYTES)
 
-    cdef int _set_options(self, dict config) except -1:
+    cdef int _set_topic_options(self, LogOptions* options, dict config) except -1:
         for name in _SETTINGS:
             if name not in config:
                 raise ValueError(f"config has no {name!r}")
-        self._log.options.segment.segment_bytes = config["segment.bytes"]
-        self._log.options.segment.segment_index_bytes = config["segment.index.bytes"]
-        self._log.options.segment.index_interval_bytes = config["index.interval.bytes"]
-        self._log.options.segment.fill_bytes = config.get("eoslog.fill.bytes", 1 << 20)
-        self._log.options.roll_bytes = min(
+        options.segment.segment_bytes = config["segment.bytes"]
+        options.segment.segment_index_bytes = config["segment.index.bytes"]
+        options.segment.index_interval_bytes = config["index.interval.bytes"]
+        options.roll_bytes = min(
             config["segment.bytes"], config.get("eoslog.roll.bytes", config["segment.bytes"]))
-        self._log.options.segment_ms = config["segment.ms"]
-        self._log.options.max_message_bytes = config["max.message.bytes"]
-        self._log.options.timestamp_before_max_ms = config.get(
-            "message.timestamp.before.max.ms", _NO_LIMIT)
-        self._log.options.timestamp_after_max_ms = config.get(
-            "message.timestamp.after.max.ms", _NO_LIMIT)
+        options.segment_ms = config["segment.ms"]
+        options.max_message_bytes = config["max.message.bytes"]
+        options.timestamp_before_max_ms = config.get("message.timestamp.before.max.ms", _NO_LIMIT)
+        options.timestamp_after_max_ms = config.get("message.timestamp.after.max.ms", _NO_LIMIT)
+        if not 0 < options.segment.segment_bytes <= 0x7FFFFFFF:
+            raise ValueError(f"segment.bytes {config['segment.bytes']} is outside [1, 2**31)")
+        return 0
+
+    def alter(self, dict config not None):
+        """Go on with other settings of the topic: `config` as at the opening, of which those that
+        are the store's have no effect.
+
+        Appends that begin later follow them. The active segment ends before it grows beyond the
+        smaller one of its own size and the new one.
+        """
+        cdef LogOptions options = self._log.options
+        self._check_open()
+        self._set_topic_options(&options, config)
+        with nogil:
+            pthread_mutex_lock(&self._log.view_lock)
+            pthread_mutex_lock(&self._log.segments_lock)
+            self._log.options = options
+            pthread_mutex_unlock(&self._log.segments_lock)
+            pthread_mutex_unlock(&self._log.view_lock)
+
+    cdef int _set_options(self, dict config) except -1:
+        self._set_topic_options(&self._log.options, config)
+        self._log.options.segment.fill_bytes = config.get("eoslog.fill.bytes", 1 << 20)
         self._log.options.spare_segments = config.get("eoslog.spare.segments", 1)
         self._log.options.leader_epoch = 0
         self._log.options.written_bytes_min = config.get("eoslog.written.bytes", _NO_LIMIT)
@@ -171,8 +192,6 @@ cdef class OpenedLog:
         if not self._log.options.durable and eos_maps_keep_locks(self._log.directory):
             self._log.options.mapped_max = config.get("eoslog.mapped.files", 0)
         self._log.options.holes_below = config.get("eoslog.holes.below", 0)
-        if not 0 < self._log.options.segment.segment_bytes <= 0x7FFFFFFF:
-            raise ValueError(f"segment.bytes {config['segment.bytes']} is outside [1, 2**31)")
         if self._log.options.segment.fill_bytes < 4096:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']} is below 4096")
         return 0
@@ -229,6 +248,8 @@ cdef class OpenedLog:
                 start_before = control_start_before(self._log.page, topic_id, self.partition)
                 error = control_init(self._log.page, raw)
                 self._log.page.log_start_offset = start_before
+                self._log.page.active_capacity_bytes = (
+                    self._log.options.segment.segment_bytes)
                 control_note_boot(self._log.page, &boot)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
                 self._log.page.partition = self.partition

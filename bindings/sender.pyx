@@ -211,7 +211,10 @@ cdef class Sender:
             except OverflowError:
                 asked = NO_PARTITION
             if not 0 <= asked < buffers.partition_count:
-                self._no_partition(topic, partition, buffers.partition_count)
+                if not may_drain:
+                    return False
+                self._find_partition(topic, partition)
+                return self._add(topic, value, key, partition, headers, timestamp, may_drain)
             chosen = <int32_t>asked
         elif key is None:
             chosen = buffers.sticky_partition
@@ -312,6 +315,8 @@ cdef class Sender:
         """Raise the error for a call of transactions without a transactional id."""
         raise NotImplementedError
 
-    def _no_partition(self, topic, partition, partition_count):
-        """Raise the error for a partition that does not exist."""
+    def _find_partition(self, topic, partition):
+        """Raise the error for a partition that does not exist; have buffers for one that was added
+        to the topic.
+        """
         raise NotImplementedError

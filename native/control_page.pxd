@@ -34,6 +34,7 @@ cdef extern from "control_page.h" nogil:
         int32_t partition
         uint32_t opened_sequence
         int64_t opened_end_offset
+        int64_t active_capacity_bytes
     ctypedef struct ControlView:
         int64_t log_end_offset
         int64_t active_base_offset

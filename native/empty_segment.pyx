@@ -10,13 +10,13 @@ callers hold the log's lock or, to follow, its view_lock.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
-from eoslog.native.control_page cimport control_load
+from eoslog.native.control_page cimport control_load, control_raise
 from eoslog.native.mapped_io cimport ENOENT, close_fd, eos_is_at, eos_open, eos_rename
 from eoslog.native.partition_log cimport (
-    log_active, log_add_segment, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_add_segment, log_load_writable, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_load, segment_path, segment_unload,
+    SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_path, segment_unload,
 )
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, fault
@@ -26,15 +26,28 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef Status empty_segment_renew(PartitionLog* log, Fault* out) noexcept nogil:
-    """If the active segment is empty here, have the file that is under its name by now."""
+    """If the active segment is empty here, have the file that is under its name by now, mapped as
+    far as it may grow by now.
+    """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active = log_active(log)
     if active.used_bytes > 0:
         return STATUS_OK
     segment_path(log.directory, active.base_offset, b".log", path)
-    if eos_is_at(active.fd, path) == 0:
+    if eos_is_at(active.fd, path) == 0 and (
+            active.map_bytes >= control_load(&log.page.active_capacity_bytes)):
         return STATUS_OK
     return empty_segment_reload(log, out)
+
+
+cdef Status empty_segment_enlarge(
+    PartitionLog* log, int64_t capacity_bytes, Fault* out
+) noexcept nogil:
+    """Let the active segment, which is empty, grow up to a size. Who has it mapped less far renews
+    it before it stores or takes in the first batch.
+    """
+    control_raise(&log.page.active_capacity_bytes, capacity_bytes)
+    return empty_segment_renew(log, out)
 
 
 cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil:
@@ -49,7 +62,7 @@ cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil:
         log.segment_count -= 1
         segment = log.segments[log.segment_count]
         segment.active = True
-        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        status = log_load_writable(log, segment, out)
         if status != STATUS_OK:
             free(segment)
         else:

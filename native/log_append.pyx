@@ -18,7 +18,7 @@ from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
 from eoslog.native.crash_point cimport CRASH_POINT, CRASH_POINTS_TORN
-from eoslog.native.empty_segment cimport empty_segment_renew
+from eoslog.native.empty_segment cimport empty_segment_enlarge, empty_segment_renew
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
@@ -141,7 +141,7 @@ cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogi
     """Kafka's roll rules, for a batch whose size is known."""
     cdef Segment* active = log_active(log)
     cdef int64_t waited_ms
-    if active.used_bytes + incoming.batch_bytes > log.options.roll_bytes:
+    if active.used_bytes + incoming.batch_bytes > min(log.options.roll_bytes, active.map_bytes):
         return active.used_bytes > 0
     if active.linked:
         return active.used_bytes > 0  # A staged file takes nothing more under either name.
@@ -176,6 +176,12 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
                      segment_bytes, incoming.batch_bytes)
     if roll_is_due(log, incoming):
         status = log_roll(log, out)
+        if status != STATUS_OK:
+            return status
+        active = log_active(log)
+    if incoming.batch_bytes > active.map_bytes:
+        # It is empty, and of the time before segment.bytes was raised.
+        status = empty_segment_enlarge(log, segment_bytes, out)
         if status != STATUS_OK:
             return status
         active = log_active(log)

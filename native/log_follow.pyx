@@ -26,7 +26,8 @@ from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes, eos_sync_data
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
-    SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_note_end,
+    SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_load_writable,
+    log_note_end,
     log_publish, log_unload_idle, log_use_file, pthread_mutex_lock, pthread_mutex_unlock,
     segment_retire,
 )
@@ -35,7 +36,7 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     Segment, batch_end_offset, batch_in_chain, segment_begin_anew, segment_index_active,
-    segment_load, segment_note_batch, segment_path,
+    segment_note_batch, segment_path,
 )
 from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
@@ -146,7 +147,7 @@ cdef Status log_take_up_segment(PartitionLog* log, int64_t base_offset, Fault* o
     if status == STATUS_OK:
         segment = log.segments[log.segment_count - 1]
         segment.active = True
-        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        status = log_load_writable(log, segment, out)
         if status != STATUS_OK:
             log.segment_count -= 1
             free(segment)
@@ -355,7 +356,7 @@ cdef Status attach_segments(
         return fault(out, STATUS_CORRUPT, "the partition's segments are gone", first, 0)
     active = log_active(log)
     active.active = True
-    status = segment_load(active, log.directory, True, &log.options.segment, out)
+    status = log_load_writable(log, active, out)
     if status != STATUS_OK:
         return status
     if active.base_offset != active_base:

@@ -31,8 +31,8 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_fail, log_next_base, log_publish,
-    log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
+    log_acquire, log_active, log_add_segment, log_end, log_fail, log_load_writable, log_next_base,
+    log_publish, log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.record_batch cimport (
@@ -41,7 +41,7 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_clear_indexes,
-    segment_cut, segment_find, segment_index_active, segment_load, segment_note_batch,
+    segment_cut, segment_find, segment_index_active, segment_note_batch,
     segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
     segment_times_before, segment_unload,
 )
@@ -105,6 +105,7 @@ cdef Status log_open(
     control_store(&log.page.log_start_offset, log_start_offset)
     if log.segments[0].base_offset > log_start_offset:
         control_store(&log.page.log_start_offset, log.segments[0].base_offset)
+    control_store(&log.page.active_capacity_bytes, log_active(log).map_bytes)
     log_publish(log, end)
     return STATUS_OK
 
@@ -137,7 +138,7 @@ cdef Status open_active(
     cdef Segment* active = log_active(log)
     cdef Status status
     active.active = True
-    status = segment_load(active, log.directory, True, &log.options.segment, out)
+    status = log_load_writable(log, active, out)
     if status != STATUS_OK:
         return status
     status = segment_index_active(active, &log.options.segment, end, out)
@@ -231,7 +232,7 @@ cdef Status recover(
             segment.indexes_unsynced = log.segments[index + 1].base_offset >= checkpoint
             continue
         segment.active = True
-        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        status = log_load_writable(log, segment, out)
         if segment.map != NULL:
             eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, True)
         known_end = recovery_point if last else log.segments[index + 1].base_offset
@@ -600,7 +601,7 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         active = log_active(log)
         segment_unload(active)
         active.active = True
-        status = segment_load(active, log.directory, True, &log.options.segment, out)
+        status = log_load_writable(log, active, out)
         if status == STATUS_OK:
             status = rebuild_below(log, active, &offset, out)
     if status != STATUS_OK:

@@ -88,8 +88,8 @@ cdef Status log_init(PartitionLog* log) noexcept nogil
 cdef void log_free(PartitionLog* log) noexcept nogil
 cdef Status log_add_segment(
     PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
-cdef Status log_load_segment(
-    PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
+cdef Status log_load_writable(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil
+cdef Status log_load_segment(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil
 cdef void log_enter_files(PartitionLog* log) noexcept nogil
 cdef Status log_reopen(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil
 cdef void log_unload_idle(PartitionLog* log) noexcept nogil

@@ -131,11 +131,16 @@ cdef Status log_add_segment(
     return STATUS_OK
 
 
-cdef Status log_load_segment(
-    PartitionLog* log, Segment* segment, bint writable, Fault* out
-) noexcept nogil:
-    """Map a segment and have its indexes in memory, rebuilt from the log where the files do not
-    do.
+cdef Status log_load_writable(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
+    """Map a segment that is, or was, the active one: as far as all processes do."""
+    return segment_load(
+        segment, log.directory, control_load(&log.page.active_capacity_bytes),
+        &log.options.segment, out)
+
+
+cdef Status log_load_segment(PartitionLog* log, Segment* segment, Fault* out) noexcept nogil:
+    """Map a segment to be read, with its indexes in memory, rebuilt from the log where the files
+    do not do.
     """
     cdef Fault ignored
     cdef Status status
@@ -144,13 +149,12 @@ cdef Status log_load_segment(
     if segment.loaded:
         return STATUS_OK
     log_unload_idle(log)
-    status = segment_load(segment, log.directory, writable, &log.options.segment, out)
+    status = segment_load(segment, log.directory, 0, &log.options.segment, out)
     if status != STATUS_OK:
         return status
-    if not writable and (
-            not segment_indexes_hold(segment)
-            or (segment.offset_index.count == 0
-                and segment.used_bytes > 2 * log.options.segment.index_interval_bytes)):
+    if not segment_indexes_hold(segment) or (
+            segment.offset_index.count == 0
+            and segment.used_bytes > 2 * log.options.segment.index_interval_bytes):
         status = segment_rebuild_indexes(segment, &log.options.segment, out)
         if status == STATUS_OK:
             # For the next opening; where it cannot be written it is rebuilt each time.
@@ -291,8 +295,13 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     the aborted transactions are known. The caller holds the lock.
     """
     cdef Segment* active = log_active(log)
+    cdef bint is_next = control_load(&log.page.active_base_offset) != active.base_offset
     control_write_begin(log.page)
     control_store(&log.page.active_base_offset, active.base_offset)
+    if is_next:
+        # In this order: who dies in between leaves the capacity of the one before, which is as good
+        # for a segment that nobody else has mapped.
+        control_store(&log.page.active_capacity_bytes, active.map_bytes)
     control_store(&log.page.active_valid_bytes, active.used_bytes)
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
     control_store(&log.page.first_base_offset, log.segments[0].base_offset)
@@ -390,7 +399,7 @@ cdef Status log_acquire(
         return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the log has no segment", 0, offset)
     segment = log.segments[index]
     log.files.used = True
-    status = log_load_segment(log, segment, False, out)
+    status = log_load_segment(log, segment, out)
     if control_flag(&log.page.deleted):
         # The topic, by any process. If it was created again, the files may be those of the new one.
         pthread_mutex_unlock(&log.segments_lock)

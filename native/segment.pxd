@@ -55,7 +55,7 @@ cdef Status segment_create(
     Segment* segment, const char* directory, const char* spare_directory, int32_t spare_max,
     const SegmentOptions* options, Fault* out) noexcept nogil
 cdef Status segment_load(
-    Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
+    Segment* segment, const char* directory, int64_t writable_bytes, const SegmentOptions* options,
     Fault* out) noexcept nogil
 cdef void segment_begin_anew(Segment* segment) noexcept nogil
 cdef void segment_clear_indexes(Segment* segment) noexcept nogil

@@ -131,12 +131,13 @@ cdef Status segment_create(
 
 
 cdef Status segment_load(
-    Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
+    Segment* segment, const char* directory, int64_t writable_bytes, const SegmentOptions* options,
     Fault* out,
 ) noexcept nogil:
     """Open and map an existing file and read its indexes; missing or senseless ones are left empty.
 
-    used_bytes is the file's length until the caller knows better; `unsynced` is left alone.
+    `writable_bytes`: so much of it may be written at least; 0: nothing is. used_bytes is the
+    file's length until the caller knows better; `unsynced` is left alone.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t modified_ms = 0
@@ -145,7 +146,7 @@ cdef Status segment_load(
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = open_file(segment, path, False, not writable)
+    error = open_file(segment, path, False, writable_bytes == 0)
     # As long as it is mapped here no process makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
@@ -170,10 +171,10 @@ cdef Status segment_load(
                      segment.used_bytes, segment.reserved_bytes)
     segment.created_ms = modified_ms
     map_bytes = segment.reserved_bytes
-    if writable and map_bytes < options.segment_bytes:
-        map_bytes = options.segment_bytes
+    if map_bytes < writable_bytes:
+        map_bytes = writable_bytes
     if map_bytes > 0:
-        error = eos_map(segment.fd, <size_t>map_bytes, writable, &segment.map)
+        error = eos_map(segment.fd, <size_t>map_bytes, writable_bytes > 0, &segment.map)
         if error != 0:
             segment_unload(segment)
             return io_fault(out, error, "a segment file could not be mapped")
@@ -309,8 +310,8 @@ cdef Status segment_reserve(
         upto = RESERVE_STEP_BYTES_MIN
     if upto < bytes_wanted:
         upto = bytes_wanted
-    if upto > options.segment_bytes:
-        upto = options.segment_bytes
+    if upto > segment.map_bytes:
+        upto = segment.map_bytes
     error = eos_reserve(segment.fd, segment.reserved_bytes, upto, fill_bytes)
     if (error == ENOSPC or error == EFBIG) and upto > bytes_wanted:
         upto = bytes_wanted

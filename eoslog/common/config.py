@@ -278,13 +278,47 @@ def parse_topic_config(
         raise InvalidConfigError(
             f"{CLEANUP_POLICY}={policy!r} is not supported: only internal topics are compacted"
         )
-    segment_bytes = parsed.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
-    message_bytes = parsed.get(MESSAGE_BYTES)
+    _check_fits_segment(parsed)
+    return parsed
+
+
+def altered_topic_config(
+    current: Mapping[str, int | str], given: Mapping[str, object]
+) -> dict[str, int | str]:
+    """The settings of a topic after a change: None takes a setting back to its default.
+
+    Raises InvalidConfigError, also for another `cleanup.policy`: where Kafka compacted, it says
+    which missing offsets are no loss.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidConfigError(
+            f"topic config must be a mapping of names to values, got {type(given).__name__}"
+        )
+    for name, value in given.items():
+        if value is None and name not in current and name not in TOPIC_SETTINGS:
+            raise InvalidConfigError(_unknown_name(name, TOPIC_SETTINGS, "topic"))
+    parsed = parse_topic_config(
+        {name: value for name, value in given.items() if value is not None}, may_compact=True
+    )
+    altered = {name: value for name, value in current.items() if name not in given} | parsed
+    default = TOPIC_SETTINGS[CLEANUP_POLICY].default
+    before, after = (one.get(CLEANUP_POLICY, default) for one in (current, altered))
+    if before != after:
+        raise InvalidConfigError(
+            f"{CLEANUP_POLICY} cannot be altered: it is {before!r}, not {after!r}"
+        )
+    if {MESSAGE_BYTES, "segment.bytes"} & given.keys():
+        _check_fits_segment(altered)
+    return altered
+
+
+def _check_fits_segment(config: Mapping[str, ConfigValue]) -> None:
+    segment_bytes = config.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
+    message_bytes = config.get(MESSAGE_BYTES)
     if message_bytes is not None and int(message_bytes) > int(segment_bytes):
         raise InvalidConfigError(
             f"{MESSAGE_BYTES}={message_bytes} is above segment.bytes={segment_bytes}"
         )
-    return parsed
 
 
 def parse_kafka_topic_config(given: Mapping[str, object]) -> dict[str, int | str]:

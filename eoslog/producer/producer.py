@@ -38,7 +38,7 @@ from eoslog.producer.linger import RETRY_S
 from eoslog.producer.parts import ProducerParts
 from eoslog.producer.sequenced_partition import SequencedPartition
 from eoslog.producer.transaction_manager import TransactionManager
-from eoslog.storage.topic_registry import TopicDescription, no_partition, partition_of
+from eoslog.storage.topic_registry import TopicDescription, partition_of
 from eoslog.storage.unified_log import UnifiedLog
 
 
@@ -86,14 +86,15 @@ class Producer(Sender):
         )
         self._store_parts = parts
         self._engine = parts.engine
-        self._batch_bytes_max = int(settings["batch.size"])
+        self._batch_bytes = int(settings["batch.size"])
         self._linger_ms = int(settings["linger.ms"])
         self._is_parents = False
-        self._accumulator.set_batch_bytes(self._batch_bytes_max)
+        self._accumulator.set_batch_bytes(self._batch_bytes)
         self._idempotent = bool(settings["enable.idempotence"])
         self._lost: EoslogError | None = None
         self._keyless_turn = 0
-        self._topic_ids: dict[str, str] = {}  # Of the topics that were written to.
+        # The topics that were written to, as they were then.
+        self._known_topics: dict[str, TopicDescription] = {}
         self._identity = ProducerIdentity(parts, self._accumulator, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name)
@@ -504,14 +505,23 @@ class Producer(Sender):
     def _add_topic(self, topic: str) -> TopicBuffers:
         description = self._engine.topic(topic)
         self._follow(description)
-        config = self._engine.partitions.config_of(description)
-        # A gathered batch has to fit into every topic's limits.
-        batch_bytes = config["max.message.bytes"]
-        self._batch_bytes_max = min(self._batch_bytes_max, batch_bytes)
-        self._accumulator.set_batch_bytes(self._batch_bytes_max)
-        buffers = TopicBuffers(topic, description.partitions, batch_bytes, description.topic_id)
+        buffers = TopicBuffers(
+            topic,
+            description.partitions,
+            self._message_bytes_max(description),
+            description.topic_id,
+        )
         self._accumulator.keep_topic(topic, buffers)
+        self._fit_batches()
         return buffers
+
+    def _message_bytes_max(self, topic: TopicDescription) -> int:
+        return self._engine.partitions.config_of(topic)["max.message.bytes"]
+
+    def _fit_batches(self) -> None:
+        """Have a gathered batch fit into every topic's limits."""
+        of_topics = self._accumulator.batch_bytes_max() or self._batch_bytes
+        self._accumulator.set_batch_bytes(min(self._batch_bytes, of_topics))
 
     def _start_lingering(self) -> None:
         if self._transactions is not None:
@@ -554,8 +564,10 @@ class Producer(Sender):
         elif error is self._lost:
             self._lost = None  # Now the caller knows.
 
-    def _no_partition(self, topic: str, partition: int, partition_count: int) -> None:
-        raise no_partition(topic, partition, partition_count)
+    def _find_partition(self, topic: str, partition: object) -> None:
+        description = self._engine.topic(topic)
+        partition_of(description, partition)
+        self._follow(description)
 
     def _append_batch(self, batch: PartitionBuffer) -> None:
         with self._lock:
@@ -662,8 +674,7 @@ class Producer(Sender):
         """Append the batches begun by a time at the latest; what fails stays gathered."""
         errors: list[EoslogError | MemoryError] = []
         try:
-            for topic in list(self._topic_ids):
-                self._is_gone(topic)
+            self._follow_topics()
         except EoslogError as error:
             return [error]
         for buffer in self._accumulator.filled_buffers(first_ms_max):
@@ -745,14 +756,15 @@ class Producer(Sender):
             self._transactions.forget_topic(topic)
             return
         now = self._engine.registry.id_of(TopicPartition(topic, 0))
-        if self._topic_ids.get(topic) != now:
+        known = self._known_topics.get(topic)
+        if known is None or known.topic_id != now:
             lost = self._accumulator.record_count_of(topic)
             if lost:
                 self._lost = UnknownTopicOrPartitionError(
                     f"topic {topic!r} was deleted with {lost} records that were gathered for it"
                 )
             self._accumulator.drop_topic(topic)
-            self._topic_ids.pop(topic, None)
+            self._known_topics.pop(topic, None)
         for partition in self._identity.forget_topic(topic):
             self._unsynced.pop(partition, None)
 
@@ -763,15 +775,30 @@ class Producer(Sender):
             self._forget_topic(topic)
             return True
         # Each flush asks twice.
-        known = self._topic_ids.get(topic) == description.topic_id
-        return not known and self._follow(description)
+        known = self._known_topics.get(topic)
+        return known is not description and self._follow(description)
 
     def _follow(self, topic: TopicDescription) -> bool:
-        if self._topic_ids.setdefault(topic.name, topic.topic_id) == topic.topic_id:
+        """Take a topic as it is now; return True if it was made again."""
+        known = self._known_topics.setdefault(topic.name, topic)
+        if known is topic:
             return False
-        self._forget_topic(topic.name)
-        self._topic_ids[topic.name] = topic.topic_id
-        return True
+        if known.topic_id != topic.topic_id:
+            self._forget_topic(topic.name)
+            self._known_topics[topic.name] = topic
+            return True
+        self._accumulator.alter_topic(topic.name, topic.partitions, self._message_bytes_max(topic))
+        self._fit_batches()
+        self._known_topics[topic.name] = topic
+        return False
+
+    def _follow_topics(self) -> None:
+        for topic in list(self._known_topics):
+            self._is_gone(topic)
+
+    def _follow_alterations(self) -> None:
+        with self._lock:
+            self._follow_topics()
 
 
 class ProducerInternals:
@@ -781,6 +808,7 @@ class ProducerInternals:
         self.transactions = producer._transactions
         self.check_appendable = producer._check_appendable
         self.forget_topic = producer._forget_deleted
+        self.follow_topics = producer._follow_alterations
         self.leave_to_parent = producer._leave_to_parent
         self._producer = producer
 

@@ -104,6 +104,7 @@ class LogOpener:
         partition = UnifiedLog(
             log,
             topic.topic_id,
+            topic.config,
             PartitionProducers(log, where, topic.topic_id, self.rows, cached_max),
             self.durability,
             self.signal,
@@ -126,6 +127,15 @@ class LogOpener:
             start_offset = self.checkpoints.log_start_offset(where)
             partition.damage.note_lost_beginning(start_offset, first_offset)
         return partition
+
+    def alter(
+        self, partition: UnifiedLog, topic: TopicDescription, topic_config: Mapping[str, int]
+    ) -> None:
+        """Have an open log go on with its topic's settings as they are now."""
+        partition.log.alter(
+            _log_settings(topic, topic_config, self.config, self.durability, holes_below=0)
+        )
+        partition.topic_config = topic.config
 
     def _write_start_of_page(self, topic: TopicDescription, where: TopicPartition) -> None:
         """Write down where the page has the start of a log whose oldest segment begins further up:

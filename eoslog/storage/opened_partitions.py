@@ -86,7 +86,7 @@ class OpenedPartitions:
         self._refused: dict[TopicPartition, str] = {}
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
-        self._topics_count = self._departures = -1
+        self._topics_count = self._departures = self._alterations = -1
         self._on_loaded: Callable[[UnifiedLog], None] | None = None
         self._on_opened: Callable[[UnifiedLog], None] | None = None
         self._on_recovered: Callable[[UnifiedLog], None] | None = None
@@ -350,9 +350,11 @@ class OpenedPartitions:
         return {name for name in deleted if self._registry.get(name) is None}
 
     def _follow_topics(self) -> None:
-        """Let go of the partitions that another process deleted. Cheap where no topic changed."""
+        """Let go of the partitions that another process deleted, and take settings that it altered.
+        Cheap where no topic changed.
+        """
         if self._opener.shared.counter(COUNTER_TOPICS) != self._topics_count:
-            self._let_go_of_deleted()
+            self._take_changes()
 
     def _let_go_of_earlier(self, topic: TopicDescription, where: TopicPartition) -> None:
         """Let go of the partition of the name's earlier topic, which another process deleted since
@@ -368,11 +370,15 @@ class OpenedPartitions:
         partition.close(clean=False)
         self._opened.pop(where, None)
 
-    def _let_go_of_deleted(self) -> None:
+    def _take_changes(self) -> None:
         with self._lock:
             # First: what changes from here on is seen with the next look.
             count = self._opener.shared.counter(COUNTER_TOPICS)
             is_any = self._opened or self._unrecovered
+            if is_any and (alterations := self._registry.alterations) != self._alterations:
+                for partition in self._opened.values():
+                    self._take_settings(partition)
+                self._alterations = alterations
             if is_any and (departures := self._registry.departures) != self._departures:
                 for where, partition in list(self._opened.items()):
                     topic = self._registry.get(where.topic)
@@ -385,6 +391,16 @@ class OpenedPartitions:
                 }
                 self._departures = departures
             self._topics_count = count
+
+    def _take_settings(self, partition: UnifiedLog) -> None:
+        topic = self._registry.get(partition.topic)
+        if (
+            topic is not None
+            and topic.topic_id == partition.topic_id
+            and topic.config != partition.topic_config
+        ):
+            with suppress(LogClosedError):
+                self._opener.alter(partition, topic, self.config_of(topic))
 
     # What other processes have open.
 
@@ -589,6 +605,7 @@ class OpenedPartitions:
                     with named_os_errors(f"opening {where}"):
                         self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
+                self._take_settings(partition)  # They may have been altered just now.
                 self._opened[where] = partition
             if self._on_opened is not None:
                 self._on_opened(partition)

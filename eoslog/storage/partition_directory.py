@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from eoslog.fs.identity_files import (
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, remove_directory
 from eoslog.session.paths import StorePaths
-from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.topic_registry import TopicRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +38,14 @@ _REMOVAL_PAUSE_S = 0.001
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def make_partition_directories(paths: StorePaths, topics: Iterable[TopicDescription]) -> None:
-    """Make the directories of topics that have none yet; durable on return. Of many, all of the
-    file system is synced, once.
+def make_partition_directories(
+    paths: StorePaths, wanted: Sequence[tuple[TopicPartition, str]]
+) -> None:
+    """Make the directories of partitions, each with its topic's id; durable on return. Of many, all
+    of the file system is synced, once.
 
     Raises StoreError if files are in the way that belong to no topic.
     """
-    wanted = [(where, topic.topic_id) for topic in topics for where in topic.topic_partitions()]
     if len(wanted) <= SYNCED_EACH_MAX:
         for where, topic_id in wanted:
             make_partition_directory(paths, where, topic_id)

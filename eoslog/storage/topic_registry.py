@@ -181,7 +181,7 @@ class TopicRegistry:
         self._count = -1
         self._identity: object = None
         self._generation = 0
-        self._departures = 0
+        self._departures = self._alterations = 0
 
     @classmethod
     def load(cls, store_path: Path, state_path: Path, shared: SharedPage) -> "TopicRegistry":
@@ -233,6 +233,12 @@ class TopicRegistry:
         self._known()
         return self._departures
 
+    @property
+    def alterations(self) -> int:
+        """Rises when a topic has other settings, or more partitions."""
+        self._known()
+        return self._alterations
+
     def changing_topics(self) -> LockBlock[None]:
         """Return a block in which no other thread, of any process, creates or deletes a user topic.
 
@@ -282,6 +288,14 @@ class TopicRegistry:
             return topic
 
         return LockBlock(self._changing(), prepare=get_or_add)
+
+    def alter(self, topic: TopicDescription) -> None:
+        """Have a topic be as it is given: with other settings, or more partitions, whose
+        directories are in place already. The caller is in a `changing_topics` block.
+        """
+        with self._changing():
+            now = self._topics[topic.name]
+            self._change({topic.name: replace(topic, holes_below=now.holes_below)})
 
     def mark_deleting(self, name: str) -> None:
         """Mark the topic as deleted; its directories are still there."""
@@ -369,13 +383,16 @@ class TopicRegistry:
     ) -> None:
         """Take in all topics, of which some changed."""
         known = self._topics
-        departs = any(
-            name in known.existing and _departs(known.existing[name], topic)
-            for name, topic in changed.items()
-        )
+        before = [
+            (known.existing[name], now) for name, now in changed.items() if name in known.existing
+        ]
+        departs = any(_departs(topic, now) for topic, now in before)
+        # Equal but for the holes that are noted, which are no setting.
+        alters = any(now is not None and topic != now for topic, now in before)
         for name, topic in changed.items():
             known.put(name, topic)
         self._departures += departs
+        self._alterations += alters
         self._generation += 1
         # Last: what an interrupt leaves undone, the next look does again.
         self._by_line = by_line
@@ -499,6 +516,6 @@ def topics_of_directories(store_path: Path) -> dict[str, TopicDescription]:
             # Those of an internal topic are made when they are first used: not all are there.
             count = INTERNAL_TOPIC_PARTITIONS if name in INTERNAL_TOPICS else number + 1
             topics[name] = replace(new_topic(name, count, {}), topic_id=topic_id, created_ms=None)
-        else:
+        elif topic_id == known.topic_id:  # Else an earlier topic of the name left it.
             topics[name] = replace(known, partitions=max(known.partitions, number + 1))
     return topics

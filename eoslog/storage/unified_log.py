@@ -5,7 +5,7 @@ nothing at or above `visible_end`, which stands still, in all processes, while a
 adopted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
@@ -93,6 +93,7 @@ class UnifiedLog:
         self,
         log: PartitionLog,
         topic_id: str,
+        topic_config: Mapping[str, int | str],
         producers: PartitionProducers,
         durability: Durability,
         signal: AppendSignal,
@@ -108,6 +109,7 @@ class UnifiedLog:
         self._log: PartitionLog | ClosedLog = log
         self.topic_partition = TopicPartition(log.topic, log.partition)
         self.topic_id = topic_id
+        self.topic_config = topic_config  # The topic's own settings that the log follows.
         self.producer_state = producers
         producers.on_restored = self._note_restored
         self.damage = LogDamage(self.topic_partition, log.path)

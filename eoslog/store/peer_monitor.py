@@ -11,6 +11,7 @@
 import time
 from collections.abc import Callable
 
+from eoslog.bindings.shared_page import COUNTER_TOPICS
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
 from eoslog.producer.producer import Producer, notice_replacements
@@ -21,8 +22,10 @@ from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.files import StoreFiles
 
 LEAD_FILE_NAME = "lead.lock"
-# How often a process looks after the others, or whether one has come; and one that is alone after
-# what it left itself.
+# How often it asks whether a process has come, or a topic was changed: others follow that within a
+# second.
+ASK_S = 0.5
+# How often a process looks after the others; and one that is alone after what it left itself.
 LOOK_S = 1.0
 LOOK_ALONE_S = 5.0
 
@@ -54,20 +57,23 @@ class PeerMonitor:
         self._lead: UpgradableLock | None = None
         self._leads = False
         self._looked_s = -LOOK_ALONE_S
-        self._arrivals = -1
+        self._arrivals = self._topic_changes = -1
         self._followed = -1  # As of which change all partitions were followed.
         self.any = False
 
     @property
     def interval_s(self) -> float:
         """Interval after which `is_due` must be asked again."""
-        return min(LOOK_S, LOOK_ALONE_S)
+        return min(ASK_S, LOOK_S, LOOK_ALONE_S)
 
     def is_due(self) -> bool:
         """True if it is time to look after the other processes. Costs next to nothing."""
-        if self.any or self._session.arrivals != self._arrivals:
+        if self._news() != (self._arrivals, self._topic_changes):
             return True
-        return time.monotonic() >= self._looked_s + LOOK_ALONE_S
+        return time.monotonic() >= self._looked_s + (LOOK_S if self.any else LOOK_ALONE_S)
+
+    def _news(self) -> tuple[int, int]:
+        return self._session.arrivals, self._session.shared.counter(COUNTER_TOPICS)
 
     def leads(self) -> bool:
         """True if this process does what one of them must do for the whole store."""
@@ -90,7 +96,8 @@ class PeerMonitor:
         Raises StoreFailedError if the store's files were replaced.
         """
         # First: one that comes from here on is found by the next look.
-        self._looked_s, self._arrivals = time.monotonic(), self._session.arrivals
+        self._looked_s = time.monotonic()
+        self._arrivals, self._topic_changes = self._news()
         self._files.engine.check_files()
         slots = self._session.slots
         try:
@@ -109,7 +116,7 @@ class PeerMonitor:
 
     def _follow_all(self, dead: bool) -> None:
         """Learn what others wrote, deleted and left."""
-        self._attempt(self._notice_deletions, "looking for topics that were deleted")
+        self._attempt(self._notice_changes, "looking for topics that were changed")
         # First: what changes from here on is followed by the next look.
         changes = self._session.changes
         if dead or changes != self._followed:
@@ -132,8 +139,8 @@ class PeerMonitor:
     def _notice_replacements(self) -> None:
         notice_replacements(self._live_producers())
 
-    def _notice_deletions(self) -> None:
-        self._files.topics.notice_deletions(self._live_producers())
+    def _notice_changes(self) -> None:
+        self._files.topics.notice_changes(self._live_producers())
 
     def _follow(self, partition: UnifiedLog) -> None:
         try:

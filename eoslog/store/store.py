@@ -258,6 +258,51 @@ class Store:
         with self._changing_topics():
             return self._files.topics.create(partitions, config, exist_ok=exist_ok)
 
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object] | None = None,
+        *,
+        partitions: int | None = None,
+    ) -> TopicDescription:
+        """Change a topic's settings, add partitions to it, or both at once; durable on return.
+
+        It is in effect in this process on return, and within a second in every other one that has
+        the store open: for appends that begin after that, for retention, and for producers, groups
+        and streams, which take up the new partitions. Keys go to other partitions from then on, as
+        in Kafka; what is there stays where it is.
+
+        Parameters
+        ----------
+        name : str
+            A topic that exists.
+        config : mapping, optional
+            Kafka's settings of topics to change; None as a value takes the default again. The
+            others stay. "cleanup.policy" cannot be altered. A smaller "segment.bytes" ends the
+            segment that is being written with the next append.
+        partitions : int, optional
+            How many there are to be: no fewer than there are.
+
+        Returns
+        -------
+        TopicDescription
+            The topic as it is now.
+
+        Raises
+        ------
+        UnknownTopicOrPartitionError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError
+            An argument is wrong.
+        StoreError
+            The disk refuses: the topic is as it was.
+        ConcurrentAccessError
+            Called in the middle of another call of the same thread.
+        """
+        with self._changing_topics():
+            altered = self._files.topics.alter(name, config, partitions, self._live_producers)
+        # Members of groups share the new partitions.
+        self._files.signal.wake()
+        return altered
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records and its names' positions; durable on return.
 

@@ -7,9 +7,11 @@ operating system does not remove do not block other topics: the deletion is trie
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
-from eoslog.common.config import parse_topic_config
+from eoslog.common.config import altered_topic_config, parse_topic_config
 from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, folded_name
 from eoslog.errors import (
     EoslogError,
@@ -47,6 +49,7 @@ class StoreTopics:
         self._names = names
         self._group_offsets = group_offsets
         self._unremoved: dict[str, EoslogError] = {}
+        self._followed = registry.alterations
 
     def create(
         self,
@@ -77,7 +80,10 @@ class StoreTopics:
                     )
             new = [topic for topic in topics.values() if topic.name not in found]
             if new:
-                make_partition_directories(self._paths, new)
+                make_partition_directories(
+                    self._paths,
+                    [(where, one.topic_id) for one in new for where in one.topic_partitions()],
+                )
                 self._registry.add(*new)
         return topics | found
 
@@ -112,13 +118,44 @@ class StoreTopics:
         check_user_topic_name(name)
         if name == VERSION_TOPIC:
             raise InvalidTopicError(f"{name!r} stands for the versions of staged jobs in groups")
-        if isinstance(partitions, bool) or not isinstance(partitions, int):
-            raise InvalidPartitionsError(f"partitions must be an int, got {partitions!r}")
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidPartitionsError(
-                f"partitions {partitions} is outside [1, {PARTITIONS_MAX}]"
+        return new_topic(name, _partition_count(partitions), parse_topic_config(config))
+
+    def alter(
+        self,
+        name: str,
+        config: Mapping[str, object] | None,
+        partitions: int | None,
+        producers: Callable[[], Iterable[Producer]],
+    ) -> TopicDescription:
+        """See `Store.alter_topic`."""
+        check_user_topic_name(name)
+        with self._registry.changing_topics():
+            self._finish_deletions()
+            topic = self._registry.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            altered = replace(
+                topic,
+                config=MappingProxyType(
+                    altered_topic_config(topic.config, {} if config is None else config)
+                ),
+                partitions=_altered_count(topic, partitions),
             )
-        return new_topic(name, partitions, parse_topic_config(config))
+            if altered != topic:
+                added = altered.topic_partitions()[topic.partitions :]
+                make_partition_directories(self._paths, [(one, topic.topic_id) for one in added])
+                self._registry.alter(altered)
+        self.follow_alterations(producers())
+        return altered
+
+    def follow_alterations(self, producers: Iterable[Producer]) -> None:
+        """Have what is open here go on with the settings and partitions that topics have now."""
+        alterations = self._registry.alterations
+        if alterations != self._followed:
+            self._partitions.opened()  # They follow with each look.
+            for producer in producers:
+                ProducerInternals(producer).follow_topics()
+            self._followed = alterations
 
     def delete(self, name: str, producers: Callable[[], Iterable[Producer]]) -> None:
         """See `Store.delete_topic`.
@@ -172,12 +209,33 @@ class StoreTopics:
         self._group_offsets.forget_topic(topic.name)
         self._registry.remove(topic.name)
 
-    def notice_deletions(self, producers: Iterable[Producer]) -> None:
-        """Let go of what other processes deleted, and finish what one of them began and left."""
+    def notice_changes(self, producers: Collection[Producer]) -> None:
+        """Let go of what other processes deleted, follow what they altered, and finish what one of
+        them began and left.
+        """
         self._registry.refresh()
+        self.follow_alterations(producers)
         gone = self._partitions.take_deleted()
         if gone:
             for producer in producers:
                 for name in gone:
                     ProducerInternals(producer).forget_topic(name)
         self.finish_deletions()
+
+
+def _partition_count(given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise InvalidPartitionsError(f"partitions must be an int, got {given!r}")
+    if not 1 <= given <= PARTITIONS_MAX:
+        raise InvalidPartitionsError(f"partitions {given} is outside [1, {PARTITIONS_MAX}]")
+    return given
+
+
+def _altered_count(topic: TopicDescription, given: int | None) -> int:
+    count = topic.partitions if given is None else _partition_count(given)
+    if count < topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {topic.partitions} partitions, which cannot become {count}: "
+            "records would be lost"
+        )
+    return count

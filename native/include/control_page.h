@@ -64,6 +64,7 @@ typedef struct ControlPage {
     int32_t partition;               /* The file may be a copy of another one. */
     uint32_t opened_sequence;        /* As they were when the page of a log that was closed cleanly became ready; else 0. */
     int64_t opened_end_offset;
+    int64_t active_capacity_bytes;   /* How far every process maps the active segment. Of an empty one it may be raised. */
 } ControlPage;
 
 /* How far the log had been synced when the page was laid out again, by the pages before: each keeps it, in a sector of its own. So
