@@ -91,7 +91,8 @@ cdef Status check_timestamps(
         if not timestamp_allowed(log, timestamp, now_ms):
             out.position_bytes = index
             return fault(out, STATUS_INVALID_TIMESTAMP,
-                         "a record's timestamp is outside the topic's limits around now", now_ms, timestamp)
+                         "a record's timestamp is outside the topic's limits around now",
+                         now_ms, timestamp)
     return STATUS_OK
 
 

@@ -93,6 +93,7 @@ class AsyncStore(ClosedByBlock):
 
     create_topic = awaited(Store.create_topic)  # type: ignore[arg-type]
     create_topics = awaited(Store.create_topics)
+    alter_topic = awaited(Store.alter_topic)
     delete_topic = awaited(Store.delete_topic)
     topics = awaited(Store.topics)
     groups = awaited(Store.groups)

@@ -1,4 +1,4 @@
-"""`eoslog topics`: list, create, describe and delete."""
+"""`eoslog topics`: list, create, describe, alter and delete."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,7 +31,7 @@ _INTERNAL_OPTION = click.option(
 @_INTERNAL_OPTION
 @shared_options
 def topics(settings: Settings, internal: bool) -> None:
-    """List, create, describe and delete topics. Without a subcommand: list."""
+    """List, create, describe, alter and delete topics. Without a subcommand: list."""
     context = click.get_current_context()
     if context.invoked_subcommand is None:
         show_topics(settings, internal)
@@ -88,6 +88,46 @@ def describe_topic(settings: Settings, name: str) -> None:
         print_rows(("setting", "value"), list(config.items()))
         if kept:
             print_rows(("kept for Kafka", "value"), list(kept.items()))
+
+
+@topics.command("alter")
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many there are to be.")
+@click.option("--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names.")
+@click.option(
+    "--delete-config", "removed", multiple=True, metavar="NAME", help="Take the default again."
+)
+@shared_options
+def alter_topic(
+    settings: Settings,
+    name: str,
+    partitions: int | None,
+    pairs: tuple[str, ...],
+    removed: tuple[str, ...],
+) -> None:
+    """Change a topic's settings, or add partitions; processes that have the store open follow.
+
+    Keys go to other partitions once there are more; records that are there stay where they are.
+    """
+    config = {**dict.fromkeys(removed), **parse_config(pairs)}
+    if not config and partitions is None:
+        raise click.UsageError("give --config, --delete-config or --partitions")
+    with settings.open() as store:
+        before = topic_config(store, name)
+        altered = store.alter_topic(name, config, partitions=partitions)
+        changed = [
+            (one, before[one], now)
+            for one, now in topic_config(store, name).items()
+            if before.get(one) != now
+        ]
+        if settings.as_json:
+            own = {"partitions": altered.partitions, "config": dict(altered.config)}
+            echo_json({"topic": name, **own})
+            return
+        count = altered.partitions
+        click.echo(f"{name} has {count} partition{'s' if count > 1 else ''}")
+        if changed:
+            print_rows(("setting", "before", "now"), changed)
 
 
 @topics.command("delete")

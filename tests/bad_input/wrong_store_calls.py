@@ -63,6 +63,8 @@ def fuzz_store(made: Store, calls: Calls) -> None:
     store = made.store
     made.each("create_topic", store.create_topic, {"name": TOPIC, "partitions": 1, "config": {}})
     made.each("create_topics", store.create_topics, {"partitions": {TOPIC: 1}, "config": {}})
+    altered = {"name": TOPIC, "config": {}, "partitions": 1}
+    made.each("alter_topic", store.alter_topic, altered)
     made.each("partition", store.partition, {"topic": TOPIC, "number": 0})
     made.each("delete_topic", store.delete_topic, {"name": "absent"})
     made.each("application", store.application, {"app_id": "app"})
@@ -285,6 +287,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.consumer": store.consumer,
         "store.create_topic": lambda: store.create_topic("x"),
         "store.create_topics": lambda: store.create_topics({"x": 1}),
+        "store.alter_topic": lambda: store.alter_topic("x"),
         "store.delete_topic": lambda: store.delete_topic(TOPIC),
         "store.verify": store.verify,
         "store.flush": store.flush,

@@ -215,7 +215,8 @@ def test_a_running_query_gets_what_is_appended(store, query):
     trigger = {"processingTime": "100 milliseconds"}
     options = {"startingOffsets": "earliest", "minPartitions": "3"}
     assert all_of(query.run(trigger, **options)) == list(range(10))
-    fill(store, 10, 12, partition=3)
+    store.alter_topic("orders", partitions=8)
+    fill(store, 10, 12, partition=7)
     assert all_of(query.run(trigger, **options)) == [10, 11]
 
 
@@ -298,6 +299,18 @@ def test_a_query_that_began_without_topics_reads_later_ones_from_their_beginning
     second = latest(later, first)
     assert second == {"news": {"0": 4}}
     assert planned(later.partitions(first, second)) == [(0, 0, 4)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_partitions_that_are_added_are_read_from_their_beginning(store, reader, starting):
+    fill(store, 0, 3)
+    one = reader(startingOffsets=starting)
+    first = latest(one, one.initialOffset())
+    store.alter_topic("orders", partitions=6)
+    fill(store, 3, 7, partition=5)
+    second = latest(one, first)
+    assert second["orders"]["5"] == 4
+    assert [part for part in planned(one.partitions(first, second)) if part[0] > 3] == [(5, 0, 4)]
 
 
 def test_few_records_wait_until_there_are_enough_or_the_delay_is_over(store, reader, monkeypatch):

@@ -72,8 +72,9 @@ NAMES = {
     """,
     "Producer": OF_PRODUCERS,
     "Store": """
-        abort_prepared abort_transaction application begin_run close closed commit_prepared
-        commit_staged config consumer create_topic create_topics delete_group delete_topic
+        abort_prepared abort_transaction alter_topic application begin_run close closed
+        commit_prepared commit_staged config consumer create_topic create_topics delete_group
+        delete_topic
         describe_group describe_transaction durability find_hanging_transactions flush groups
         metrics partition path processes producer producers snapshot sweep_run topics transactions
         verify

@@ -1,4 +1,4 @@
-"""`eoslog topics`: create, list, describe, delete."""
+"""`eoslog topics`: create, list, describe, alter, delete."""
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
@@ -215,3 +215,39 @@ def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch
 def test_a_topic_that_is_refused_leaves_no_store(store_path, arguments):
     assert call("topics", "create", *arguments, "--store", store_path).status != DONE
     assert not store_path.exists()
+
+
+def test_alter_changes_settings_and_adds_partitions(orders):
+    answer = call(
+        *("topics", "alter", "orders", "--store", orders, "--partitions", 3),
+        *("--config", "retention.ms=1000", "--config", "segment.bytes=4096"),
+    )
+    assert answer.status == DONE
+    lines = [line.split() for line in answer.stdout.splitlines()]
+    assert lines[0] == ["orders", "has", "3", "partitions"]
+    assert ["retention.ms", "-1", "1000"] in lines
+    assert ["max.message.bytes", "1048588", "4096"] in lines  # A batch fits into a segment.
+    taken_back = call(
+        *("topics", "alter", "orders", "--store", orders, "--delete-config", "segment.bytes"),
+        "--json",
+    )
+    assert taken_back.json == {"topic": "orders", "partitions": 3, "config": {"retention.ms": 1000}}
+    described = call("topics", "describe", "orders", "--store", orders, "--json").json
+    assert described["config"]["retention.ms"] == 1000
+    assert len(described["partitions"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ([], WRONG_USE, ("--partitions",)),
+        (["--partitions", 1], FAILED, ("cannot become 1",)),
+        (["--config", "retention.msx=1"], WRONG_USE, ("retention.msx",)),
+        (["--delete-config", "retention.msx"], WRONG_USE, ("retention.msx",)),
+    ],
+)
+def test_a_wrong_alteration_changes_nothing(orders, options, status, words):
+    answer = call("topics", "alter", "orders", "--store", orders, *options)
+    assert_mistake(answer, status, *words)
+    with eoslog.open(orders) as store:
+        assert store.topics()["orders"].partitions == 2
