@@ -248,8 +248,10 @@ class ProcessJournal:
                 if not self._stopped:
                     self._go_over(_JournalFile(path, file), synced, size_bytes // HALVES)
         finally:
-            if file is not None and (self._current is None or self._current.file is not file):
-                file.close()
+            if self.path != path:
+                if file is not None:
+                    file.close()
+                # Also where it could not be made: it is as large as it was to be, or a kept file.
                 unfinished.unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
 

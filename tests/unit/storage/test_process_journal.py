@@ -457,6 +457,28 @@ def test_a_first_file_that_cannot_be_made_is_tried_again(tmp_path, monkeypatch, 
     assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 2
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch, kept):
+    """Nor a file that was kept: each try would leave one, and the disk may be full of them."""
+    monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
+    real, folders = ProcessJournal._write_zeros, []
+    with opened(tmp_path / "store", **SMALL) as store:
+        if kept:
+            with_journal(store)
+
+    def failing(self, *arguments):
+        if len(folders) < 3:
+            folders.append(len(journal_files(self._paths)))
+            raise OSError(errno.ENOSPC, "not now")
+        real(self, *arguments)
+
+    monkeypatch.setattr(ProcessJournal, "_write_zeros", failing)
+    with opened(tmp_path / "store", **SMALL) as store:
+        with_journal(store)
+        assert folders == [1, 1, 1]
+        assert journal_files(parts_of(store).files.paths) == [journal_of(store).path]
+
+
 @pytest.mark.parametrize("growing", [False, True])
 def test_a_log_whose_sync_failed_does_not_end_the_journal_of_the_others(
     tmp_path, monkeypatch, growing
