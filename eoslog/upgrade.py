@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from eoslog.bindings.record_batch import crc32c, iter_batches
+from eoslog.bindings.record_batch import crc32c
 from eoslog.common import clock
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
@@ -183,10 +183,11 @@ def _upgrade_partition(log: GroupLog, groups: GroupPartition) -> None:
 def _without_marker(partition: UnifiedLog) -> list[int]:
     """The producer ids of staged jobs' offsets with no marker after them, in their order."""
     found: dict[int, None] = {}
-    offset, end = partition.log_start_offset, partition.visible_end
-    while offset < end:
-        for header in iter_batches(memoryview(partition.read(offset, _READ_BYTES))):
-            offset = header.last_offset + 1
+    offset = partition.log_start_offset
+    # None at the end; and before it, where Kafka compacted away what followed.
+    while headers := partition.read_headers(offset, _READ_BYTES):
+        offset = headers[-1].last_offset + 1
+        for header in headers:
             if not is_of_staged_job(partition.topic_partition, header.producer_id):
                 continue
             if header.is_control:

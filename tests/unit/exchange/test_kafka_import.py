@@ -536,6 +536,23 @@ def test_a_missing_partition_of_an_internal_topic(logs, tmp_path):
         assert store.verify() == []
 
 
+def test_internal_logs_whose_ends_were_compacted_away_are_taken_up(logs, tmp_path):
+    """An empty segment follows a hole: there is nothing more to be read below the log's end."""
+    done = ("x", transaction_record("x", "CompleteCommit", 7, ()))
+    removed = ("g", (encode_offset_key("g", A0), None))
+    for topic, (name, record) in (("__transaction_state", done), ("__consumer_offsets", removed)):
+        segments = {0: batch([record]), 10: b""}
+        logs.partition(f"{topic}-{state_partition_of(name)}", segments, end=10)
+        internal_partitions(logs, topic)
+    path = tmp_path / "store"
+    made = eoslog.import_kafka(logs.stop(), path)
+    assert (made.groups, made.transactional_ids) == (0, 1)
+    with opened(path) as store:
+        partitions = parts_of(store).files.partitions
+        assert partitions.offsets_partition(state_partition_of("g")).log_end_offset == 10
+        assert store.verify() == []
+
+
 def test_a_compressed_internal_log_is_refused_before_anything(logs, tmp_path):
     packed = batch_codec.compress_batch(batch([offset_record("g", A0, 1)]), 1)
     logs.partition("__consumer_offsets-3", packed)
