@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from itertools import takewhile
 
 from eoslog.bindings.control_state import ControlState
@@ -617,7 +618,12 @@ class OpenedPartitions:
         Raises ConcurrentAccessError for a thread that is in it. The caller holds the lock.
         """
         being_opened = self._being_opened.setdefault(where, ThreadLock())
-        return LockBlock(being_opened, prepare=lambda _: self._check_files())
+        return LockBlock(
+            being_opened,
+            prepare=lambda _: self._check_files(),
+            # Or names that come and go would gather.
+            finish=partial(self._being_opened.pop, where, None),
+        )
 
     def _directory_locked(self, where: TopicPartition) -> AbstractContextManager[object]:
         """Return the same for other processes, in an `_opening` block."""

@@ -144,6 +144,14 @@ def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
     assert store.partition("t", 0).log_end_offset == 0
 
 
+def test_nothing_is_kept_of_topics_that_come_and_go(store):
+    for number in range(3):
+        store.create_topic(f"t{number}")
+        store.producer().append(f"t{number}", 0, [b"x"])
+        store.delete_topic(f"t{number}")
+    assert not parts_of(store).files.partitions._being_opened
+
+
 def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch):
     store.create_topic("t", partitions=3)
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 2, not 3"):
