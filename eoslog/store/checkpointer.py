@@ -438,12 +438,12 @@ class Checkpointer:
 
     def write_checkpoints(self) -> None:
         """Sync what was appended, and write down from where a recovery has to read."""
-        self._unwritten = set()
         for partition in self._files.partitions.opened():
             self.each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
         self._attempt(self._files.transaction_recovery.advance, "syncing markers")
-        self._attempt(self.write_offsets, "writing checkpoints")
+        self.write_offsets()
+        self._unwritten = set()  # Last: what failed is tried again.
 
     def write_offsets(self) -> None:
         """Write the checkpoint files, of what is synced already."""

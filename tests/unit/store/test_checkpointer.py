@@ -132,6 +132,21 @@ def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
     eventually(lambda: engine_of(store).partition("t", 0).producer_state.persisted_offset == 1)
 
 
+def test_checkpoints_that_could_not_be_written_are_written_later(open_store, monkeypatch):
+    """Without another append."""
+    store = open_store(log__flush__offset__checkpoint__interval__ms=10)
+    store.create_topic("t")
+
+    def refuse(*_arguments, **_more):
+        raise StoreFullError("no room for checkpoints")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts_of(store).files.checkpoints, "renew", refuse)
+        store.producer().append("t", 0, [b"x"])
+        eventually(lambda: counts(store)["error_count"])
+    eventually(lambda: counts(store)["checkpoints_written"])
+
+
 def test_an_unexpected_error_does_not_end_the_thread(open_store, monkeypatch):
     store = open_store(eoslog__checkpoint__interval__ms=10)
     store.create_topic("t")
