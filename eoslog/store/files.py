@@ -324,27 +324,22 @@ class StoreFiles:
 
     def close(self) -> list[EoslogError]:
         """Bring everything to disk and give the store up (C3 to C9), or let go of it if other
-        processes have it open; what went wrong.
+        processes have it open; what went wrong. After any other error `give_up` is the caller's.
         """
-        last: bool | None = False
-        lost = False
-        errors: list[EoslogError] = []
-        try:
-            errors += errors_of([self.session.check])
-            if errors:
-                # What is there now is not what was opened: nothing of it is touched.
-                lost = True
-            else:
-                errors += errors_of([self.group_members.close])
-                if self.journal is not None:
-                    self.journal.stop()
-                if self.engine.syncs and self.session.slots.others():
-                    self._sync_ahead()
-                last = self._is_last()
-                errors += self._lay_down() if last else self._let_go(note_left=last is not None)
-        finally:
-            self.give_up(last=bool(last) and not lost)
-        return errors if lost else [_behind_the_appends(error) for error in errors]
+        lost = errors_of([self.session.check])
+        if lost:
+            # What is there now is not what was opened: nothing of it is touched.
+            return lost + errors_of([self.give_up])
+        errors = errors_of([self.group_members.close])
+        if self.journal is not None:
+            self.journal.stop()
+        if self.engine.syncs:
+            self._sync_ahead()
+        last, why_unknown = self._is_last()
+        errors += why_unknown
+        errors += self._lay_down() if last else self._let_go(note_left=last is not None)
+        errors += errors_of([partial(self.give_up, last=bool(last))])
+        return [_behind_the_appends(error) for error in errors]
 
     def give_up(self, *, last: bool = False) -> None:
         """Hold nothing of the store any more; what was not laid down is recovered by the next
@@ -366,27 +361,30 @@ class StoreFiles:
                 self.partitions.abandon()
 
     def _sync_ahead(self) -> None:
-        """Sync what was written before others have to wait for it: they cannot open the store
-        while this process closes it.
+        """Sync what was written before other processes have to wait for it: they cannot open the
+        store while this one closes it.
         """
+        with suppress(EoslogError):
+            if not self.session.slots.others():
+                return
         for partition in self.partitions.opened():
-            try:
+            with suppress(EoslogError):  # It is met again when the partition is closed.
                 partition.sync_up_to(partition.log_end_offset)
-            except EoslogError:
-                continue  # It is met again when the partition is closed.
 
-    def _is_last(self) -> bool | None:
+    def _is_last(self) -> tuple[bool | None, list[EoslogError]]:
         """True if no other process has the store open; none comes or goes from now on. None if
-        that could not be reached.
+        that could not be reached, and what went wrong.
         """
+        # It is left to others then. Should there be none any more, the next opening recovers.
         try:
-            return self.session.begin_leaving()
+            return self.session.begin_leaving(), []
         except StoreInUseError as error:
-            # It is left to others. Should there be none any more, the next opening recovers.
             _log.warning(
                 "%s is closed without a look at other processes: %s", self.paths.root, error
             )
-            return None
+            return None, []
+        except EoslogError as error:
+            return None, [error]
 
     def _lay_down(self) -> list[EoslogError]:
         """Close what any process of the session opened, and say that the stop was clean."""

@@ -227,7 +227,7 @@ class Store:
         TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError
             An argument is wrong.
         StoreError
-            The disk refuses: the topic does not exist.
+            The disk refuses: the topic does not exist; after StoreFailedError it may.
         ConcurrentAccessError
             Called in the middle of another call of the same thread.
         """

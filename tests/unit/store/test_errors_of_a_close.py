@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import StoreFullError
+from eoslog.errors import StoreError, StoreFullError
+from eoslog.session import lock
 from eoslog.store.store import engine_of, parts_of
 
 WHERE = TopicPartition("rows", 0)
@@ -47,6 +50,31 @@ def test_behind_the_last_append_the_records_are_in(path, monkeypatch):
     # Of the class as before.
     assert StoreFullError("another").outcome == "not_appended"
     assert StoreFullError("another").retriable
+
+
+@pytest.mark.parametrize("part", ["state/processes", "state/opening.lock", "state/session.json"])
+def test_whatever_the_system_refuses_the_records_are_in(path, monkeypatch, part):
+    """A directory that cannot be read, a file that cannot be opened, one that cannot be removed."""
+
+    def refusing(real):
+        def call(place, *arguments, **options):
+            if str(place).endswith(part):
+                raise OSError(errno.EMFILE, "not now", str(place))
+            return real(place, *arguments, **options)
+
+        return call
+
+    store = eoslog.open(path)
+    store.producer(config={"linger.ms": 60_000}).send("rows", b"gathered")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refusing(os.listdir))
+        patched.setattr(os, "unlink", refusing(os.unlink))
+        patched.setattr(lock, "UnforkedFile", refusing(lock.UnforkedFile))
+        with pytest.raises(StoreError, match="not now") as caught:
+            store.close()
+    assert caught.value.outcome == "unknown"
+    assert not caught.value.retriable
+    assert values(path) == [b"gathered"]
 
 
 def test_an_append_that_failed_says_so_first(path, monkeypatch):
