@@ -48,7 +48,6 @@ class StoreVerification:
     partitions: OpenedPartitions
     registry: TopicRegistry
     rows: ProducerStateStore
-    producer_expiration_ms: int
     # Partitions of internal topics that were gone, and were re-created.
     recreated: Mapping[TopicPartition, int]
     # Deleted topics whose files are not all gone, and why.
@@ -122,7 +121,6 @@ class StoreVerification:
         followed = FollowedTransactions(where, self._transaction_log.decided, created_ms)
         found = partition.verify(
             followed,
-            producer_expiration_ms=self.producer_expiration_ms,
             counted=None if self.counted is None else partial(self.counted, where),
         )
         found += [problem(partition.path, one.text) for one in partition.all_damage()]

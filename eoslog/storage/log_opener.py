@@ -111,6 +111,7 @@ class LogOpener:
             write_start=partial(self.checkpoints.raise_start, where),
             reserve_start=self.checkpoints.reserve,
             spare_path=self.paths.spare(where),
+            producer_expiration_ms=self.config["producer.id.expiration.ms"],
         )
         # By the page of an earlier session, and by a checkpoint, which may be older.
         synced = max(log.synced_before, recovery_point)

@@ -47,8 +47,6 @@ from eoslog.storage.partition_producers import PartitionProducers
 if TYPE_CHECKING:
     from eoslog.bindings.producers_verification import TransactionFollower
 
-# Kafka's own default.
-PRODUCER_EXPIRATION_MS = 86_400_000
 NO_HOLD = -1
 _KNOWN_OF_CLOSED = ("path", "recovery_point", "failed", "deleted", "cut_bytes", "attached")
 
@@ -101,6 +99,7 @@ class UnifiedLog:
         write_start: Callable[[Callable[[], int]], None],
         reserve_start: Callable[[], None],
         spare_path: Path,
+        producer_expiration_ms: int,
     ) -> None:
         """`write_start` writes to the checkpoint, synced, the log start that a function returns,
         and `reserve_start` reserves room for the next one. `spare_path`: the directory of spare
@@ -116,6 +115,7 @@ class UnifiedLog:
         self._write_start = write_start
         self._reserve_start = reserve_start
         self._spare_path = spare_path
+        self._producer_expiration_ms = producer_expiration_ms
         self.durability = durability
         self._signal = signal
         self._changed: Callable[[UnifiedLog], None] | None = None
@@ -509,15 +509,13 @@ class UnifiedLog:
     def verify(
         self,
         transactions: "TransactionFollower | None" = None,
-        *,
-        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         counted: Callable[[int], object] | None = None,
     ) -> list[dict[str, object]]:
         """Check every batch and index entry, the producers' sequences and epochs, and what memory,
         snapshots and LMDB say of them: a dict of path, position_bytes, reason per problem.
 
         `transactions` follows what the log has of transactions, and judges their markers. A
-        producer that was silent for `producer_expiration_ms` may begin again. `counted(records)` is
+        producer that was silent for so long that it expires may begin again. `counted(records)` is
         called with the number of sound records, markers aside.
         """
         with named_os_errors(f"verifying {self.topic_partition}"):
@@ -525,7 +523,7 @@ class UnifiedLog:
                 self._log.verify(
                     transactions=transactions,
                     rows=self.producer_state.stored_rows,
-                    expiration_ms=producer_expiration_ms,
+                    expiration_ms=self._producer_expiration_ms,
                     counted=counted,
                 )
             )

@@ -866,7 +866,6 @@ def verify_counting(
         files.partitions,
         files.registry,
         files.rows,
-        files.config["producer.id.expiration.ms"],
         files.checkpoints.lost,
         files.topics.unremoved(),
         store._staged.verify,

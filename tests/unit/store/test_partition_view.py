@@ -1,6 +1,7 @@
 """The public view of a partition: what it shows of the engine's log, and how it ends."""
 
 import pytest
+from background_work import do_background_work
 from harness.fork import in_child
 from reference_model import batch_codec as codec
 
@@ -88,3 +89,18 @@ def test_it_ends_with_the_store_and_with_the_topic(store, partition, end):
 
 def test_it_is_of_no_use_in_a_forked_child(partition):
     in_child(lambda: refused(partition, ForkedProcessError))
+
+
+def test_a_producer_that_expired_in_the_store_may_begin_again(open_store):
+    store = open_store(producer__id__expiration__ms=1, log__initial__task__delay__ms=1 << 40)
+    store.create_topic("t")
+    partition = store.partition("t", 0)
+    first = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    for offset in (0, 1):
+        batch = codec.simple_batch(
+            [b"value"], timestamp_ms=1_700_000_000_000 + 10 * offset, **first
+        )
+        assert partition.append_batch(batch).last_offset == offset
+        do_background_work(store)
+        assert partition.producers() == []
+    assert partition.verify() == []
