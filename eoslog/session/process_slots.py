@@ -34,6 +34,8 @@ from eoslog.session.lock import moment_text
 
 DIRECTORY_NAME = "processes"
 SLOT_BYTES = 16
+# Of processes that came and went; after so many all are forgotten.
+_DESCRIPTIONS_MAX = 1024
 
 
 class ProcessSlot(NamedTuple):
@@ -162,11 +164,13 @@ class ProcessSlots:
         return str(self.find(slot))
 
     def find(self, slot: bytes) -> ProcessSlot:
-        """Return what is known of a slot, also after it was settled if it was seen before."""
+        """Return what is known of a slot, also after it was settled if it was seen recently."""
         known = self._descriptions.get(slot)
         if known is None:
             known = self._read(slot)
             if known.process_id:
+                if len(self._descriptions) >= _DESCRIPTIONS_MAX:
+                    self._descriptions = {}
                 self._descriptions[slot] = known
         return known
 

@@ -9,6 +9,7 @@ from harness.fork import Fork, in_child
 from transaction_files import full_disk
 
 from eoslog.errors import CorruptRecordError
+from eoslog.session import process_slots
 from eoslog.session.process_slots import ProcessSlots
 
 SESSION = b"0123456789abcdef"
@@ -44,6 +45,18 @@ def test_a_process_knows_itself(tmp_path):
     slots.release()
     slots.release()
     assert not slots.alive(slots.own)
+
+
+def test_what_is_known_of_processes_that_came_and_went_does_not_gather(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_slots, "_DESCRIPTIONS_MAX", 2)
+    slots = ProcessSlots(tmp_path, SESSION)
+    for _ in range(5):
+        one = ProcessSlots(tmp_path, SESSION)
+        one.release()
+        assert slots.find(one.own).process_id
+        slots.settle(one.own)
+        assert slots.find(one.own).process_id
+        assert len(slots._descriptions) <= 2
 
 
 def test_the_others_are_seen_while_they_live(tmp_path, other):
