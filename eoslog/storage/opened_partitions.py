@@ -118,7 +118,9 @@ class OpenedPartitions:
         self._on_recovered = on_recovered
 
     def watch_opened(self, on_opened: Callable[[UnifiedLog], None]) -> None:
-        """Call `on_opened` with each partition that is open or will be opened."""
+        """Call `on_opened` with each partition that is open or will be opened, which an error of it
+        keeps from being opened.
+        """
         with self._lock:
             self._on_opened = on_opened
             for partition in self._opened.values():
@@ -606,10 +608,10 @@ class OpenedPartitions:
                     with named_os_errors(f"opening {where}"):
                         self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
+                if self._on_opened is not None:
+                    self._on_opened(partition)
                 self._take_settings(partition)  # They may have been altered just now.
                 self._opened[where] = partition
-            if self._on_opened is not None:
-                self._on_opened(partition)
             return partition
 
     def _opening(self, where: TopicPartition) -> LockBlock[None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.fork import as_nobody, in_child
+from harness.waiting import eventually
 
 import eoslog
 import eoslog.aio
@@ -19,6 +20,7 @@ from eoslog import TopicPartition
 from eoslog.errors import OutOfMemoryError
 from eoslog.fs import shared_syncs
 from eoslog.session.background_thread import BackgroundThread
+from eoslog.store.store import engine_of
 
 SOON_S = 10
 
@@ -73,6 +75,21 @@ def test_a_record_is_not_doubled_where_no_timer_can_be_started(store, monkeypatc
     producer.send("rows", b"three")
     producer.flush()
     assert values_of(store)[-1] == b"three"
+
+
+def test_a_partition_is_looked_after_once_there_are_threads(tmp_path, monkeypatch):
+    settings = {"eoslog.checkpoint.interval.ms": 10}
+    with monkeypatch.context() as limited:
+        refuse_threads(limited)
+        store = eoslog.open(tmp_path / "store", create=True, durability="process", config=settings)
+        store.create_topic("rows")
+        with pytest.raises(OutOfMemoryError, match="eoslog-checkpointer"):
+            store.producer().append("rows", 0, [b"one"])
+    with store:
+        store.producer().append("rows", 0, [b"one"])
+        partition = engine_of(store).partition("rows", 0)
+        eventually(lambda: partition.producer_state.persisted_offset == 1)
+        assert values_of(store) == [b"one"]
 
 
 def test_what_was_sent_is_appended_at_once_where_no_timer_can_be_started(store, monkeypatch):
