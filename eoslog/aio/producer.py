@@ -411,11 +411,12 @@ class AsyncTransactionalProducer(AsyncProducer):
     def _begin_now(self, transaction: "AsyncTransaction") -> None:
         self._forget_outcome(transaction)
         if self._is_in((ClientState.READY,)):
-            # Before it begins: from then on the failures are those of its records.
+            # Before it begins: from then on the failures are those of its records, and its end is
+            # no other's outcome, also where Ctrl-C comes next.
             self._rounds.failures.clear()
+            self._current = self._last = transaction
+            self._is_answered = True
         self._producer.begin_transaction()
-        self._current = self._last = transaction
-        self._is_answered = True
 
     def _forget_outcome(self, asked_for: "AsyncTransaction") -> None:
         """Forget how the last transaction ended: another one was asked for, begun or not."""

@@ -740,6 +740,27 @@ def test_a_commit_whose_caller_is_gone_says_what_became_of_it(tmp_path):
     with_producer(tmp_path, body)
 
 
+def test_a_begin_whose_caller_is_gone_leaves_the_outcome_of_the_one_before(tmp_path):
+    async def body(store, producer):
+        block = producer.transaction()
+        async with block:
+            await producer.send("t", b"v")
+
+        def begin_and_interrupt(begin, *given):
+            begin(*given)
+            raise KeyboardInterrupt
+
+        replace(TransactionalProducer, "begin_transaction", begin_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            await producer.begin_transaction()
+        await producer.close()
+        assert block.outcome == "committed"
+        assert producer.outcome == "aborted"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
 def test_closing_says_that_the_open_transaction_is_aborted(tmp_path):
     async def body(store, producer):
         await producer.begin_transaction()
