@@ -26,7 +26,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Never, TypeVar
 
@@ -250,7 +249,7 @@ class Rounds:
         self._follow(beginning)
 
     def _follow(self, beginning: Round) -> None:
-        beginning.call.add_done_callback(lambda _: self._call_in_loop(self.go_on))
+        beginning.call.add_done_callback(self._go_on_in_loop)
         beginning.is_submitted = True
 
     def _refuse(self, refused: Round, error: Exception) -> None:
@@ -298,6 +297,11 @@ class Rounds:
             else:
                 self._done.append(step)  # The loop may not have come to it.
 
+    def _go_on_in_loop(self, _: "Future[None]") -> None:
+        if not self._call_in_loop(self.go_on):
+            # Nobody else comes to what the loop had gathered: its records were taken.
+            self._make(self._gathered)
+
     def _append(self, batch: Batch, broken: dict[TopicPartition, BaseException]) -> None:
         failure = broken.get(batch.where)
         if failure is None:
@@ -318,6 +322,9 @@ class Rounds:
             batch.failure = failure
         self._done.append(batch)
 
-    def _call_in_loop(self, function: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The loop is closed.
+    def _call_in_loop(self, function: Callable[[], None]) -> bool:
+        try:
             self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return False  # The loop is closed.
+        return True

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from async_stores import count_calls, fail_once, gated, run_with_store, steps
+from async_stores import Gate, count_calls, fail_once, gated, run_with_store, steps
 from stores import values_of
 
 import eoslog.aio
@@ -462,3 +462,22 @@ def test_headers_of_any_form_count_in_the_size_of_a_batch(tmp_path):
                 await producer.send("t", b"v", headers=[(1, b"")])
 
     run_with_store(tmp_path / "s", body)
+
+
+def test_what_was_sent_is_appended_also_if_the_loop_is_closed_then(tmp_path, monkeypatch):
+    gate = Gate(ProducerInternals.append_batch)
+    monkeypatch.setattr(ProducerInternals, "append_batch", lambda *given: gate(*given))
+
+    async def begin(store):
+        producer = await store.producer()
+        await producer.send("t", b"first")
+        await gate.until_begun()
+        await producer.send("t", b"second")
+
+    with eoslog.open(tmp_path / "s", create=True) as store:
+        store.create_topic("t")
+        loops = eoslog.aio.wrap(store)
+        asyncio.run(begin(loops))
+        gate.go_on.set()
+        asyncio.run(loops.close())  # Returns once its threads have ended.
+        assert values_of(store, "t") == [b"first", b"second"]
