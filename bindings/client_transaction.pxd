@@ -20,7 +20,7 @@ cdef class ClientTransaction:
     cdef object _plain_lock
     cdef object _entry_owner                 # Its `fenced_because` names what took the entry over.
     cdef readonly object state_partition     # The coordinator's own; changes with each transaction.
-    cdef list _others                        # Partitions written to other than by send().
+    cdef dict _others                        # Partitions written to other than by send().
     cdef public int64_t timeout_ms           # How old the open transaction may become.
     cdef public object end_refusal           # Why the user may not end it now; None as a rule.
     cdef bint _registered                    # The coordinator may know of this transaction.

@@ -69,7 +69,7 @@ cdef class ClientTransaction:
         self._plain_lock = None
         self._entry_owner = None
         self.state_partition = None
-        self._others = []
+        self._others = {}
         self.timeout_ms = NEVER_MS
         self.end_refusal = None
         self._registered = False
@@ -199,7 +199,7 @@ cdef class ClientTransaction:
         self.accumulator._takes_records = False
         self._registered = False
         self._registered_count = 0
-        self._others = []
+        self._others = {}
         for one in self.accumulator._listed:
             buffer = <PartitionBuffer>one
             buffer.listed = False
@@ -210,7 +210,7 @@ cdef class ClientTransaction:
     def ended(self, answer):
         """The coordinator ended the transaction; `answer` is what it gave for the next one."""
         cdef list written = self.accumulator._listed
-        cdef list others = self._others
+        cdef dict others = self._others
         cdef tuple numbers = answer
         self._leave(numbers[0], numbers[1])
         for buffer in written:
@@ -271,8 +271,8 @@ cdef class ClientTransaction:
         if self.accumulator._first_ms < 0:
             self.accumulator._first_ms = eos_elapsed_ms()
         self._registered = True
-        if partition is not None and partition not in self._others:
-            self._others.append(partition)
+        if partition is not None:
+            self._others[partition] = None
 
     def append_offsets(self, OffsetsTarget target not None, list values not None,
                        Py_ssize_t timestamp_ms):
@@ -320,7 +320,7 @@ cdef class ClientTransaction:
 
     def drop_others(self, str topic not None):
         """Leave partitions of a deleted topic out of the transaction's end."""
-        self._others = [one for one in self._others if one.topic != topic]
+        self._others = {one: None for one in self._others if one.topic != topic}
         self._registered_count = 0
 
     def unregistered_parts(self):

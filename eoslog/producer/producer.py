@@ -578,6 +578,8 @@ class Producer(Sender):
                         f"topic {batch.topic!r} was deleted with records that were gathered for it"
                     )
                 self._drain(batch)
+                if self._transactions is not None:
+                    self._transactions.register(batch.owner)  # The accumulator does not have it.
             except EoslogError as error:
                 self._failed(error)
                 raise

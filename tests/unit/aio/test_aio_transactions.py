@@ -31,6 +31,7 @@ from eoslog.errors import (
 )
 from eoslog.producer.producer import ProducerInternals
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of
 
 T0 = TopicPartition("t", 0)
 
@@ -821,5 +822,21 @@ def test_a_block_may_abort_itself(tmp_path):
             await producer.abort_transaction()
         assert producer.outcome == "aborted"
         assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
+
+
+@pytest.mark.parametrize("way", ["send", "append"])
+def test_the_marker_of_a_commit_makes_a_checkpoint_due(tmp_path, way):
+    async def body(store, producer):
+        partition = engine_of(store.store).partition("t", 0)
+        async with producer.transaction():
+            if way == "send":
+                await producer.send_and_wait("t", b"v")
+            else:
+                await producer.append("t", 0, [b"v"])
+            changed = []
+            partition.watch_changes(changed.append)  # A checkpoint is made of the record.
+        assert changed == [partition]
 
     with_producer(tmp_path, body)
