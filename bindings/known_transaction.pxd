@@ -28,4 +28,6 @@ cdef class KnownTransaction:
 
     cdef tuple _read(self)
     cdef int _hold(self, TransactionPart part) except -1
+    cdef int _before_repeat(self, Status status, Fault* fault, bint appending=*) except -1
+    cdef PartitionLog _failed_log(self)
     cdef object _failure(self, Status status, Fault* fault, bint appending)

@@ -346,14 +346,39 @@ cdef class KnownTransaction:
             raise errors.OutOfMemoryError("a partition of a transaction")
         return 0
 
+    cdef int _before_repeat(self, Status status, Fault* fault, bint appending=True) except -1:
+        """Have the callbacks of the log at which a call failed do what it asks for, so that the
+        call can be repeated; raise any other error.
+        """
+        cdef PartitionLog log = None
+        if status == STATUS_FELL_BEHIND or status == STATUS_PRODUCER_NOT_CACHED:
+            log = self._failed_log()
+        if log is None:
+            raise self._failure(status, fault, appending)
+        try:
+            log._before_repeat(status, fault)
+        except errors.LogClosedError as error:
+            if appending or self._txn.failed_part < 0:
+                raise
+            raise self._failure(STATUS_CLOSED, fault, False) from error
+        return 0
+
+    cdef PartitionLog _failed_log(self):
+        """Return the log at which the last native call failed."""
+        if self._txn.failed_part < 0:
+            return self._state_log
+        for held in self._held:
+            if isinstance(held, TransactionPart) and (
+                    &(<TransactionPart>held).log._log
+                    == self._txn.parts[self._txn.failed_part].log):
+                return (<TransactionPart>held).log
+        return None
+
     cdef object _failure(self, Status status, Fault* fault, bint appending):
         """The exception of a call that failed at the native `failed_part`."""
         cdef NativePart* part
         cdef str topic
         if self._txn.failed_part < 0:
-            if status == STATUS_FELL_BEHIND:
-                return behind_at(status, fault, self._state_log.topic, self._state_log.partition,
-                                 self._state_log.path)
             if status == STATUS_INVALID_TXN_STATE:
                 # No client can bring this about: the coordinator asked for a wrong move.
                 return errors.IllegalStateError(
@@ -372,22 +397,7 @@ cdef class KnownTransaction:
             status, fault.reason = STATUS_CLOSED, "the topic was deleted"
         if status == STATUS_CLOSED and not appending:
             return PartitionLost(topic, part.partition)
-        if status == STATUS_FELL_BEHIND:
-            return behind_at(status, fault, topic, part.partition, path_of(part))
-        error = fault_error(status, fault, f"{topic}-{part.partition}", path_of(part))
-        if status == STATUS_PRODUCER_NOT_CACHED:
-            error.topic = topic
-            error.partition = part.partition
-            error.producer_id = fault.actual
-        return error
-
-
-cdef object behind_at(Status status, Fault* fault, str topic, int partition, str path):
-    """Return the error that names what has to be read again; the call can be repeated then."""
-    error = fault_error(status, fault, f"{topic}-{partition}", path)
-    error.topic = topic
-    error.partition = partition
-    return error
+        return fault_error(status, fault, f"{topic}-{part.partition}", path_of(part))
 
 
 cdef bint was_deleted(const NativePart* part) noexcept:

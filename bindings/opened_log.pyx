@@ -71,7 +71,7 @@ cdef class OpenedLog:
     In the middle of a call the engine may need the row of a producer that is not in memory, or to
     be attached again because another process deleted segments that were not read here. The
     callbacks do that, with no lock of the engine held, and the call goes on from where it stopped.
-    Without callbacks it raises ProducerNotCached or FellBehindError.
+    Without callbacks it raises StoreError or FellBehindError.
     """
 
     def __cinit__(self):

@@ -13,7 +13,6 @@ from eoslog.bindings.producer_state import ProducerState as ProducerState
 from eoslog.bindings.producer_state import empty_row as empty_row
 from eoslog.bindings.producer_state import row_state as row_state
 from eoslog.bindings.producers_verification import TransactionFollower
-from eoslog.bindings.status import ProducerNotCached as ProducerNotCached
 
 def count_deleted() -> int: ...
 

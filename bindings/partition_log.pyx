@@ -16,7 +16,6 @@ from eoslog.bindings.log_reader import Columns  # no-cython-lint
 from eoslog.bindings.log_transactions import AbortedTransaction, OpenTransaction  # no-cython-lint
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row  # no-cython-lint
 from eoslog.bindings.producer_state import ProducerState, row_state  # no-cython-lint
-from eoslog.bindings.status import ProducerNotCached  # no-cython-lint
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t

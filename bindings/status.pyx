@@ -13,21 +13,8 @@ from eoslog.native.status cimport (
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_FENCED, STATUS_INVALID_RECORD,
     STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_LOCK_HELD,
     STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
-    STATUS_PRODUCER_NOT_CACHED, STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_SEGMENT_FULL,
-    STATUS_SEQUENCE_GAP,
+    STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_SEGMENT_FULL, STATUS_SEQUENCE_GAP,
 )
-
-
-class ProducerNotCached(Exception):
-    """The producer is not in memory, and some producers are on disk only.
-
-    Load its row, give it to `PartitionLog.install_producer`, and repeat the call. The entry of a
-    transaction sets which one it is.
-    """
-
-    topic = ""
-    partition = -1
-    producer_id = -1
 
 
 _CLASSES = {
@@ -42,7 +29,6 @@ _CLASSES = {
     <int>STATUS_INVALID_RECORD: errors.InvalidRecordError,
     <int>STATUS_INVALID_TIMESTAMP: errors.InvalidTimestampError,
     <int>STATUS_INVALID_TXN_STATE: errors.InvalidTxnStateError,
-    <int>STATUS_PRODUCER_NOT_CACHED: ProducerNotCached,
     <int>STATUS_FAILED: errors.StoreFailedError,
     <int>STATUS_OFFSET_OVERFLOW: errors.StoreError,
     <int>STATUS_COORDINATOR_FENCED: errors.TransactionCoordinatorFencedError,

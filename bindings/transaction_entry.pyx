@@ -4,7 +4,8 @@
 All methods but the properties need `lock` to be held by the caller. In memory the state is that of
 the newest record in the state log. A call that raised may be made again; but batches are never
 appended twice with the same numbers, so after an error of an append the transaction is aborted,
-unless the error only asked for something (ProducerNotCached) or a disk was full.
+unless a disk was full. Where a log asks for the row of a producer, or to be reattached, its
+callbacks do that, with `lock` held, and the call goes on from where it stopped.
 """
 
 from eoslog import errors
@@ -78,8 +79,6 @@ cdef class TransactionEntry(KnownTransaction):
         state or the numbers do not allow it, or the error of the state log.
         """
         cdef TransactionState next_state = self._txn.state
-        cdef Fault fault
-        cdef Status status
         if (producer_id < 0 or not 0 <= producer_epoch <= EPOCH_EXHAUSTED
                 or not -1 <= last_producer_epoch <= EPOCH_MAX or previous_producer_id < -1
                 or not 0 < timeout_ms <= 0x7FFFFFFF):
@@ -100,13 +99,7 @@ cdef class TransactionEntry(KnownTransaction):
         next_state.client_version = EPOCH_BUMPING_VERSION
         next_state.prepared = False
         set_owner(&next_state, owner)
-        fault_init(&fault)
-        with nogil:
-            status = transaction_write(&self._txn, &next_state, &fault)
-            if status == STATUS_OK and self._txn.durable:
-                status = transaction_sync_state(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, True)
+        self._write(&next_state)
 
     def hand_over(self, bytes owner):
         """Another process has the prepared transaction from now on; its numbers stay.
@@ -114,16 +107,8 @@ cdef class TransactionEntry(KnownTransaction):
         In a durable store the record is on the disk on return. Raises the error of the state log.
         """
         cdef TransactionState next_state = self._txn.state
-        cdef Fault fault
-        cdef Status status
         set_owner(&next_state, owner)
-        fault_init(&fault)
-        with nogil:
-            status = transaction_write(&self._txn, &next_state, &fault)
-            if status == STATUS_OK and self._txn.durable:
-                status = transaction_sync_state(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, True)
+        self._write(&next_state)
 
     def add_partitions(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, parts):
         """Have the partitions in the open transaction, which begins with the first one.
@@ -203,15 +188,17 @@ cdef class TransactionEntry(KnownTransaction):
                 f"{self.transactional_id!r} is {self.state}: there is nothing to prepare")
         next_state = self._txn.state
         next_state.prepared = True
-        fault_init(&fault)
-        with nogil:
-            status = transaction_sync_parts(&self._txn, &fault)
-            if status == STATUS_OK and not self._txn.state.prepared:
-                status = transaction_write(&self._txn, &next_state, &fault)
+        while True:
+            fault_init(&fault)
+            with nogil:
+                status = transaction_sync_parts(&self._txn, &fault)
+                if status == STATUS_OK and not self._txn.state.prepared:
+                    status = transaction_write(&self._txn, &next_state, &fault)
+                if status == STATUS_OK:
+                    status = transaction_sync_state(&self._txn, &fault)
             if status == STATUS_OK:
-                status = transaction_sync_state(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, False)
+                return
+            self._before_repeat(status, &fault, False)
 
     def end(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, bint commit,
             Py_ssize_t next_producer_id=NO_PRODUCER_ID):
@@ -249,8 +236,8 @@ cdef class TransactionEntry(KnownTransaction):
 
         Where a partition has seen a later epoch, a decision taken over from the log by load() has
         its marker: what came after it was on the disk before the record that all is done.
-        Raises PartitionLost, ProducerNotCached, or the error of a partition or of the state log;
-        the partitions that took their marker keep it.
+        Raises PartitionLost, or the error of a partition or of the state log; the partitions that
+        took their marker keep it.
         """
         cdef Fault fault
         cdef Status status
@@ -271,11 +258,13 @@ cdef class TransactionEntry(KnownTransaction):
         """Write a record without a value: the id is no longer known, and the entry is Dead."""
         cdef Fault fault
         cdef Status status
-        fault_init(&fault)
-        with nogil:
-            status = transaction_write_tombstone(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, True)
+        while True:
+            fault_init(&fault)
+            with nogil:
+                status = transaction_write_tombstone(&self._txn, &fault)
+            if status == STATUS_OK:
+                return
+            self._before_repeat(status, &fault)
 
     # Steps.
 
@@ -314,21 +303,40 @@ cdef class TransactionEntry(KnownTransaction):
             raise ValueError(f"next producer id {next_producer_id} after {self.producer_id}")
         return 0
 
+    cdef int _write(self, const TransactionState* next) except -1:
+        """Write the record of a move; in a durable store it is on the disk on return."""
+        cdef Fault fault
+        cdef Status status
+        cdef bint written = False
+        while True:
+            fault_init(&fault)
+            with nogil:
+                status = STATUS_OK
+                if not written:
+                    status = transaction_write(&self._txn, next, &fault)
+                written = status == STATUS_OK or written
+                if status == STATUS_OK and self._txn.durable:
+                    status = transaction_sync_state(&self._txn, &fault)
+            if status == STATUS_OK:
+                return 0
+            self._before_repeat(status, &fault)
+
     cdef int _register(
         self, list parts, int64_t producer_id, int64_t producer_epoch
     ) except -1:
         cdef Fault fault
-        cdef Status status = STATUS_OK
+        cdef Status status
         self._check_can_add(producer_id, producer_epoch)
-        fault_init(&fault)
         try:
             for part in parts:
                 self._hold(<Part?>part)
-            if parts:
+            while parts:
+                fault_init(&fault)
                 with nogil:
                     status = transaction_register(&self._txn, &fault)
-            if status != STATUS_OK:
-                raise self._failure(status, &fault, True)
+                if status == STATUS_OK:
+                    break
+                self._before_repeat(status, &fault)
         finally:
             transaction_withdraw(&self._txn)
         return 0
@@ -392,18 +400,22 @@ cdef class TransactionEntry(KnownTransaction):
         cdef Status status
         cdef Status completed = STATUS_OK
         cdef bint appending = True
-        fault_init(&fault)
-        with nogil:
-            status = transaction_register(&self._txn, &fault)
+        while True:
+            fault_init(&fault)
+            with nogil:
+                status = STATUS_OK
+                if appending:
+                    status = transaction_register(&self._txn, &fault)
+                    if status == STATUS_OK:
+                        status = transaction_append(&self._txn, batches, batch_count, &fault)
+                if status == STATUS_OK and commit:
+                    appending = False
+                    status = transaction_decide(&self._txn, True, False, next_producer_id, &fault)
+                    if status == STATUS_OK:
+                        completed = transaction_complete(&self._txn, &fault)
             if status == STATUS_OK:
-                status = transaction_append(&self._txn, batches, batch_count, &fault)
-            if status == STATUS_OK and commit:
-                appending = False
-                status = transaction_decide(&self._txn, True, False, next_producer_id, &fault)
-                if status == STATUS_OK:
-                    completed = transaction_complete(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, appending)
+                break
+            self._before_repeat(status, &fault, appending)
         if commit:
             self._ended(completed, &fault)
         return 0
@@ -412,13 +424,15 @@ cdef class TransactionEntry(KnownTransaction):
         cdef Fault fault
         cdef Status status
         cdef Status completed = STATUS_OK
-        fault_init(&fault)
-        with nogil:
-            status = transaction_decide(&self._txn, commit, fencing, next_producer_id, &fault)
+        while True:
+            fault_init(&fault)
+            with nogil:
+                status = transaction_decide(&self._txn, commit, fencing, next_producer_id, &fault)
+                if status == STATUS_OK:
+                    completed = transaction_complete(&self._txn, &fault)
             if status == STATUS_OK:
-                completed = transaction_complete(&self._txn, &fault)
-        if status != STATUS_OK:
-            raise self._failure(status, &fault, False)
+                break
+            self._before_repeat(status, &fault, False)
         self._ended(completed, &fault)
         return 0
 
@@ -440,13 +454,22 @@ cdef class TransactionEntry(KnownTransaction):
             raise self._failure(status, &fault, True)
 
     cdef int _ended(self, Status status, Fault* fault) except -1:
-        """Keep why a decided transaction is not complete; let go of its partitions if it is."""
-        if status == STATUS_OK:
-            self.completion_error = None
-            if self._held:
-                self._held = []
-        else:
-            self.completion_error = self._failure(status, fault, False)
+        """Complete what is decided, if a log asked for something; then keep why that failed, or let
+        go of the partitions.
+        """
+        cdef object error = None
+        while status != STATUS_OK and error is None:
+            try:
+                self._before_repeat(status, fault, False)
+            except (errors.EoslogError, PartitionLost) as failed:
+                error = failed
+            else:
+                fault_init(fault)
+                with nogil:
+                    status = transaction_complete(&self._txn, fault)
+        self.completion_error = error
+        if error is None and self._held:
+            self._held = []
         return 0
 
     @property

@@ -402,8 +402,6 @@ class FellBehindError(StoreError):
     """
 
     retriable = True
-    topic = ""
-    partition = -1
 
 
 class ExportRefusedError(StoreError):

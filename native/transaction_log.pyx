@@ -386,12 +386,23 @@ cdef Status transaction_decide(
     """Write the decision. In a durable store it is on the disk before it is known: after the data,
     or, where a journal takes both together, with it; then it names where the logs have to end.
 
-    With `fencing` no process has the id any longer. After an error a commit may be written, and not
-    be on the disk with its data; complete() goes on there.
+    With `fencing` no process has the id any longer. After an error a decision may be written, and
+    not be on the disk with its data; this call, repeated, goes on there, and so does complete().
 
     An abort is synced too. Otherwise the next transaction's batches could reach the disk without
     it, and after a power cut a partition would have seen a later epoch than this id's next one.
     """
+    cdef Status status = STATUS_OK
+    if not is_prepare(txn.state.status):
+        status = write_decision(txn, commit, fencing, next_producer_id, out)
+    if status == STATUS_OK and txn.durable:
+        status = make_decision_durable(txn, out)
+    return status
+
+
+cdef Status write_decision(
+    Transaction* txn, bint commit, bint fencing, int64_t next_producer_id, Fault* out
+) noexcept nogil:
     cdef TransactionState next
     cdef Status status
     cdef bint together = txn.durable and commit and txn.part_count <= NAMED_PARTS_MAX and (
@@ -406,10 +417,7 @@ cdef Status transaction_decide(
         name_ends(txn)
     if fencing:
         memset(next.owner, 0, OWNER_BYTES)
-    status = transaction_write(txn, &next, out)
-    if status == STATUS_OK and txn.durable:
-        status = make_decision_durable(txn, out)
-    return status
+    return transaction_write(txn, &next, out)
 
 
 cdef void name_ends(Transaction* txn) noexcept nogil:

@@ -12,8 +12,7 @@ from eoslog.bindings.accumulator import Accumulator, PartitionBuffer
 from eoslog.bindings.client_transaction import ClientTransaction
 from eoslog.bindings.column_set import ColumnSet
 from eoslog.bindings.partition_log import AppendResult
-from eoslog.bindings.status import ProducerNotCached
-from eoslog.bindings.transaction_entry import PartitionLost, TransactionEntry, TransactionPart
+from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
 from eoslog.common import clock
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
@@ -22,7 +21,6 @@ from eoslog.errors import (
     ConcurrentAccessError,
     ConcurrentTransactionsError,
     EoslogError,
-    FellBehindError,
     IllegalStateError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -226,7 +224,7 @@ class TransactionManager(ClientTransaction):
         return found.prepared
 
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
-        """Call the entry; what stands in the way and can be put right is."""
+        """Call the entry; a transaction that is in the way is ended if it can be."""
         entry = self._known_entry()
         self.wait_to_begin()
         looked = False
@@ -235,8 +233,10 @@ class TransactionManager(ClientTransaction):
                 with entry.lock:
                     self._owner.check()
                     return call(entry)
-            except CURABLE as error:
-                self._cure(entry, error)
+            except ConcurrentTransactionsError:
+                # The transaction before this one is decided, and could not be completed then.
+                if not self._coordinator.complete(entry):
+                    raise
             except InvalidTxnStateError:
                 # A power cut took the record of a transaction of this id, not its batches, and
                 # recovery could not end it when the partition was opened: others were at work.
@@ -244,22 +244,6 @@ class TransactionManager(ClientTransaction):
                     raise
                 looked = True
                 self._coordinator.end_unknown()
-
-    def _cure(self, entry: TransactionEntry, error: Exception) -> None:
-        """Put right what keeps the entry from a call; raises what cannot be."""
-        if isinstance(error, (ProducerNotCached, FellBehindError)):
-            self._coordinator.before_repeat(error)
-        elif isinstance(error, PartitionLost):
-            self._engine.check_open()
-            if self._engine.find_partition(TopicPartition(error.topic, error.partition)):
-                raise StoreFailedError(f"{error}: close the store and open it again") from error
-            with entry.lock:
-                entry.drop_partition(error.topic, error.partition)
-        elif not (
-            # The transaction before this one is decided, and could not be completed then.
-            isinstance(error, ConcurrentTransactionsError) and self._coordinator.complete(entry)
-        ):
-            raise error
 
     def _known_entry(self) -> TransactionEntry:
         if self.entry is None:
@@ -308,7 +292,6 @@ class TransactionManager(ClientTransaction):
             self.register()
             if parts:
                 entry.add_partitions(self.producer_id, self.producer_epoch, parts)
-            # Where a producer's row had to be loaded, some of them may be in already.
             entry.flush(self.producer_id, self.producer_epoch, pairs)
 
         self._on_entry(append)
@@ -349,7 +332,7 @@ class TransactionManager(ClientTransaction):
                 values_now = encode_plain_values(offsets.values(), moment_ms)
                 if values_now is not None and self.append_offsets(known, values_now, moment_ms):
                     return
-        except (*CURABLE, InvalidTxnStateError):
+        except CURABLE:
             pass
         except EoslogError as error:
             self.break_(error, Request.OFFSETS)
@@ -428,7 +411,7 @@ class TransactionManager(ClientTransaction):
 
     def commit_failed(self, error: Exception) -> tuple[int, int]:
         """Go on with a commit that failed, where that can be; the numbers of the next one."""
-        if not isinstance(error, (*CURABLE, InvalidTxnStateError)):
+        if not isinstance(error, CURABLE):
             self._break_commit(error)
         return self._commit_on()
 
@@ -575,7 +558,8 @@ class TransactionManager(ClientTransaction):
             self._append_all()
             empty = not self._is_begun()
             if not empty:
-                self._on_entry(lambda entry: entry.prepare(self.producer_id, self.producer_epoch))
+                own = (self.producer_id, self.producer_epoch)
+                self._on_entry(lambda entry: self._coordinator.prepare(entry, *own))
         except EoslogError as error:
             self.break_(error, Request.PRODUCE)  # Nothing is decided by it.
         if empty:

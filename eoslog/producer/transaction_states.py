@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded
 from eoslog.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     EoslogError,
-    FellBehindError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
@@ -29,13 +27,12 @@ from eoslog.errors import (
     UnknownProducerIdError,
 )
 
-# What a call can be repeated after, once it was seen to.
+# After these a call of the hot path is made again, in the way that can put them right.
 CURABLE = (
-    ProducerNotCached,
     PartitionLost,
     ProducerIdNeeded,
     ConcurrentTransactionsError,
-    FellBehindError,
+    InvalidTxnStateError,
 )
 
 

@@ -82,7 +82,7 @@ class PartitionProducers:
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
         # then: another process may still write a row that is true below that.
         self._dropped: dict[int, int] = {}
-        log.set_callbacks(self._load, self._reattach_within_call)
+        log.set_callbacks(self._load, self.reattach)
 
     def producer(self, producer_id: int) -> ProducerState | None:
         """Return the state of a producer id, from memory or from LMDB; None if there is none."""
@@ -175,20 +175,16 @@ class PartitionProducers:
             return self.log.restore_producers(None, 0)
 
     def reattach(self) -> None:
-        """Attach again if another process deleted segments that this one had not read. The caller
-        holds no lock of this partition.
+        """Attach again if another process deleted segments that this one had not read. Raises
+        FellBehindError within work that has to begin again then.
         """
+        if self._lock.held_here():
+            raise FellBehindError(f"{self._topic_partition} has to be reattached")
         with self._lock:
             if self.log.fell_behind:  # Else another thread has done it.
                 self.log.reattach()
                 self.persisted_offset = -1
                 self._restore()
-
-    def _reattach_within_call(self) -> None:
-        """Reattach for a call of the engine. Raises FellBehindError in work that begins again."""
-        if self._lock.held_here():
-            raise FellBehindError(f"{self._topic_partition} has to be reattached")
-        self.reattach()
 
     def _with_rows(self, work: Callable[[], _Result]) -> _Result:
         """Do work on the table and the rows together; from the beginning if the log has to be
@@ -520,14 +516,6 @@ class PartitionProducers:
         with named_os_errors(f"a snapshot of {self._topic_partition}"):
             taken = self.log.take_snapshot(sync, evicted, again=True)
         return -1 if taken is None else int(Path(taken).stem)
-
-    def load(self, producer_id: int) -> None:
-        """Load a producer's row, if it has one, unless the producer is in memory."""
-        if self.log.evicted_producer_count and (
-            self.log.producer(producer_id) is None
-            or producer_id in self.log.incomplete_producer_ids()
-        ):
-            self._load(producer_id)
 
     def load_incomplete(self) -> None:
         """Load the rows of evicted producers under whose ids other processes wrote."""

@@ -17,12 +17,10 @@ under which partitions are opened, then a partition's.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
     ProducerIdNeeded,
@@ -37,10 +35,10 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
-    FellBehindError,
     InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
+    StoreFailedError,
     TransactionalIdNotFoundError,
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
@@ -62,7 +60,6 @@ from eoslog.transactions.producer_ids import ProducerIds, check_expected, next_i
 _log = logging.getLogger(__name__)
 
 Touched = Iterable[tuple[str, int]]
-Filled = Sequence[tuple[RecordAccumulator, TransactionPart]]
 _Result = TypeVar("_Result")
 
 
@@ -169,14 +166,9 @@ class TransactionCoordinator:
             return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
 
     def end(
-        self,
-        entry: TransactionEntry,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        filled: Filled = (),
+        self, entry: TransactionEntry, producer_id: int, producer_epoch: int, commit: bool
     ) -> tuple[int, int]:
-        """Decide the transaction; to commit, `filled` batches are registered and appended before.
+        """Decide the transaction.
 
         Returns the producer id and epoch for the next one. The decision is made on return. Markers
         that could not be written are tried again by the id's next transaction, in the background,
@@ -184,17 +176,11 @@ class TransactionCoordinator:
         refuses its marker.
         """
         with entry.lock:
-            before = entry.producer_id
-            touched = entry.partitions
-            touched += [(part.topic, part.partition) for _, part in filled]
-
-            def decide(next_producer_id: int) -> tuple[int, int]:
-                if commit:
-                    return entry.commit(producer_id, producer_epoch, filled, next_producer_id)
-                return entry.end(producer_id, producer_epoch, False, next_producer_id)
-
+            before, touched = entry.producer_id, entry.partitions
             try:
-                answer = self._supplied(entry, decide)
+                answer = self._until_done(
+                    entry, lambda next_id: entry.end(producer_id, producer_epoch, commit, next_id)
+                )
             except BaseException:
                 self.appended(touched)
                 raise
@@ -239,6 +225,11 @@ class TransactionCoordinator:
                 "prepared. See what verify() says; abort_transaction() of the id aborts the rest"
             )
 
+    def prepare(self, entry: TransactionEntry, producer_id: int, producer_epoch: int) -> None:
+        """Leave the decision of the open transaction to another process; see the entry's call."""
+        with entry.lock:
+            self._until_done(entry, lambda _: entry.prepare(producer_id, producer_epoch))
+
     def complete(self, entry: TransactionEntry) -> bool:
         """Complete a decided transaction; True if it is complete now."""
         with entry.lock:
@@ -254,21 +245,6 @@ class TransactionCoordinator:
         if found is None:
             raise UnknownTopicOrPartitionError(f"no partition {partition} of topic {topic!r}")
         return found
-
-    def before_repeat(self, asked: ProducerNotCached | FellBehindError) -> None:
-        """Load the producer's row, or reattach the partition, which an entry's call needs: then it
-        can be repeated. A partition that is gone fails the repeated call.
-        """
-        where = TopicPartition(asked.topic, asked.partition)
-        if isinstance(asked, ProducerNotCached):
-            found = self._partitions.find_for_transaction(where)
-            if found is not None:
-                found.producer_state.load(asked.producer_id)
-            return
-        found = self._partitions.if_open(where)
-        if found is None:
-            raise asked
-        found.producer_state.reattach()
 
     def appended(self, partitions: Touched) -> None:
         """Report to the checkpointer that an entry appended to these partitions."""
@@ -318,7 +294,7 @@ class TransactionCoordinator:
                     settled += self._settle_one(entry)
             except TransactionalIdNotFoundError:
                 continue  # Forgotten since.
-            except (EoslogError, PartitionLost) as error:
+            except EoslogError as error:
                 self.warnings.warning("%s: it cannot be ended now: %s", one.transactional_id, error)
                 left += 1
         return settled, left
@@ -359,7 +335,7 @@ class TransactionCoordinator:
         refused it. It then holds for all who read the log, and is completed once it is on the disk.
         """
         before, touched = entry.producer_id, entry.partitions
-        self._supplied(entry, entry.fence)
+        self._until_done(entry, entry.fence)
         self.entries.take_from_owner(entry.transactional_id, reason)
         self._after_decision(entry, touched, before)
 
@@ -401,18 +377,15 @@ class TransactionCoordinator:
         if asked_with is not None:
             following = following._replace(last_producer_epoch=asked_with)
 
-        def initialize(_: int) -> None:
-            entry.initialize(
-                producer_id=following.producer_id,
-                producer_epoch=following.producer_epoch,
-                last_producer_epoch=following.last_producer_epoch,
-                previous_producer_id=following.previous_producer_id,
-                timeout_ms=timeout_ms,
-                now_ms=clock.now_ms(),
-                owner=self.entries.own_slot if owned else None,
-            )
-
-        self._supplied(entry, initialize)
+        entry.initialize(
+            producer_id=following.producer_id,
+            producer_epoch=following.producer_epoch,
+            last_producer_epoch=following.last_producer_epoch,
+            previous_producer_id=following.previous_producer_id,
+            timeout_ms=timeout_ms,
+            now_ms=clock.now_ms(),
+            owner=self.entries.own_slot if owned else None,
+        )
         if renewed is not None:
             renewed.add(entry.transactional_id)
         self.entries.note_append(entry)
@@ -426,34 +399,46 @@ class TransactionCoordinator:
                 f"({entry.state}), but cannot be completed now: {error}"
             ) from error
 
-    def _supplied(self, entry: TransactionEntry, work: Callable[[int], _Result]) -> _Result:
-        """Do the work, and supply what it asks for: a new producer id, a producer's row."""
+    def _until_done(self, entry: TransactionEntry, step: Callable[[int], _Result]) -> _Result:
+        """Do a step of the entry again until it has what it asks for: a new producer id, which it
+        is called with (else -1), and the logs of the partitions. Raises what the step raises then.
+        """
         next_producer_id = -1
+        looked_up: set[TopicPartition] = set()
         while True:
             try:
-                return work(next_producer_id)
+                return step(next_producer_id)
             except ProducerIdNeeded:
                 if next_producer_id >= 0:
                     raise
                 next_producer_id = self._producer_ids.take()
-            except (ProducerNotCached, FellBehindError) as asked:
-                self.before_repeat(asked)
             except PartitionLost as lost:
-                # Its log is closed. Unless the whole store is, its topic was deleted: what the
-                # transaction wrote there is gone, and a topic made again has nothing of it.
-                self._partitions.find_for_transaction(TopicPartition(lost.topic, lost.partition))
-                if (lost.topic, lost.partition) not in entry.partitions:
-                    raise
-                entry.drop_partition(lost.topic, lost.partition)
+                where = TopicPartition(lost.topic, lost.partition)
+                if where in looked_up:
+                    raise StoreFailedError(f"{lost}: close the store and open it again") from lost
+                looked_up.add(where)
+                self._look_up(entry, where)
+
+    def _look_up(self, entry: TransactionEntry, where: TopicPartition) -> None:
+        """Attach the log of a partition that a process before decided about, or drop the partition
+        if its topic was deleted.
+        """
+        found = self._partitions.find_for_transaction(where)
+        if found is None or entry.state not in PREPARE_STATES:
+            # Its log was open, and is closed, and the store is not: what the transaction wrote
+            # there is gone, and a topic made again has nothing of it.
+            entry.drop_partition(*where)
+        else:
+            entry.attach([TransactionPart(*where, found.log)])
 
     def _after_decision(
         self, entry: TransactionEntry, touched: Touched, producer_id: int
-    ) -> Exception | None:
+    ) -> EoslogError | None:
         """Complete what is decided, and report the appends. Returns the error if that fails.
 
         `producer_id` is what the entry had before.
         """
-        error: Exception | None = None
+        error: EoslogError | None = None
         if entry.state in PREPARE_STATES:
             error = self._complete(entry)
         if entry.producer_id != producer_id:
@@ -462,19 +447,10 @@ class TransactionCoordinator:
         self.appended(touched)
         return error
 
-    def _complete(self, entry: TransactionEntry) -> Exception | None:
-        looked_up: set[TopicPartition] = set()
+    def _complete(self, entry: TransactionEntry) -> EoslogError | None:
         try:
-            while entry.state in PREPARE_STATES:
-                try:
-                    entry.complete()
-                except PartitionLost as lost:
-                    where = TopicPartition(lost.topic, lost.partition)
-                    if not self._looked_up(entry, where, looked_up):
-                        raise
-                except (ProducerNotCached, FellBehindError) as asked:
-                    self.before_repeat(asked)
-        except (EoslogError, PartitionLost) as error:
+            self._until_done(entry, lambda _: entry.complete())
+        except EoslogError as error:
             self.warnings.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",
                 entry.transactional_id,
@@ -483,22 +459,6 @@ class TransactionCoordinator:
             )
             return error
         return None
-
-    def _looked_up(
-        self, entry: TransactionEntry, where: TopicPartition, looked_up: set[TopicPartition]
-    ) -> bool:
-        """Attach the partition as it is now, or drop it if its topic is gone; False the second
-        time.
-        """
-        if where in looked_up:
-            return False
-        looked_up.add(where)
-        found = self._partitions.find_for_transaction(where)
-        if found is None:
-            entry.drop_partition(*where)
-        else:
-            entry.attach([TransactionPart(*where, found.log)])
-        return True
 
     # Producer ids that were rotated out.
 

@@ -26,11 +26,7 @@ from eoslog.bindings.entry_lock import AllKeysHeld
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.log_transactions import OpenTransaction
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.transaction_entry import (
-    PartitionLost,
-    TransactionEntry,
-    decode_transaction_value,
-)
+from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
@@ -293,7 +289,7 @@ class TransactionRecovery:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
                     self.left.discard(transactional_id)
-        except (EoslogError, PartitionLost) as error:
+        except EoslogError as error:
             self._warnings.warning(
                 "transactional id %r cannot be ended now: %s", transactional_id, error
             )

@@ -9,11 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 
-from eoslog.bindings.transaction_entry import (
-    PartitionLost,
-    TransactionEntry,
-    decode_transaction_value,
-)
+from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.common import clock
 from eoslog.common.config import INT32_MAX
 from eoslog.errors import (
@@ -46,7 +42,7 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
                 reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
                 coordinator.fence(entry, reason)
                 aborted += 1
-        except (EoslogError, PartitionLost) as error:
+        except EoslogError as error:
             coordinator.warnings.warning(
                 "%s: it cannot be aborted now: %s", one.transactional_id, error
             )

@@ -30,7 +30,6 @@ from eoslog.bindings import (
     record_batch,
     sender,
 )
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
 
 NAMED = (EoslogError, TypeError, ValueError, OverflowError, BufferError, MemoryError)
@@ -446,7 +445,7 @@ def classes() -> list[type]:
         for value in vars(module).values()
         if inspect.isclass(value) and value.__module__.startswith("eoslog.bindings")
     }
-    return sorted(found - {ProducerNotCached}, key=lambda one: one.__name__)
+    return sorted(found, key=lambda one: one.__name__)
 
 
 NOT_OURS = ("__class__", "__init_subclass__", "__subclasshook__", "__reduce_ex__")

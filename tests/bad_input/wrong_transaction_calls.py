@@ -17,7 +17,6 @@ from eoslog.bindings import transaction_record as record
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.column_set import open_columns
 from eoslog.bindings.known_transaction import KnownTransaction
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
     ProducerIdNeeded,
@@ -29,7 +28,6 @@ ALLOWED = (
     *NAMED,
     ProducerIdNeeded,
     PartitionLost,
-    ProducerNotCached,
     AttributeError,
     RuntimeError,
 )

@@ -7,6 +7,7 @@ import os
 import struct
 from pathlib import Path
 
+from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
 
@@ -45,7 +46,9 @@ class SharedLog:
             SharedPage(str(root / "shared"), session, True)
         self.session = session
 
-    def open(self, page: SharedPage | None = None) -> PartitionLog:
+    def open(
+        self, page: SharedPage | None = None, journal: CommitJournal | None = None
+    ) -> PartitionLog:
         log = PartitionLog(
             str(self.directory),
             topic="t",
@@ -57,6 +60,7 @@ class SharedLog:
             clean=True,
             session=self.session,
             shared=page or self.page(),
+            journal=journal,
         )
         log.restore_producers(None, 0)
         return log

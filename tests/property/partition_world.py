@@ -26,7 +26,6 @@ from eoslog.bindings.partition_log import (
     ProducerState,
     empty_row,
 )
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
 
 BASE_MS = 1_790_000_000_000
@@ -76,6 +75,7 @@ class PartitionWorld:
         }
         self.files = PartitionFiles(root / "0", self.config)
         self.log: PartitionLog = self.files.open()
+        self.log.set_callbacks(self._install, None)
         self.model = LogModel(segment_bytes=segment_bytes, index_interval_bytes=index_interval)
         self.rows = Rows()
         self.flushed_offset = 0
@@ -110,15 +110,11 @@ class PartitionWorld:
             return error.name
 
     def _append_by(self, sent: Sent, way: str) -> AppendResult:
-        while True:
-            try:
-                if way == "batch":
-                    return self.log.append_batch(sent.data)
-                if way == "columns":
-                    return self._append_columns(sent, batch_bytes_max=0)
-                return self._append_accumulated(sent)
-            except ProducerNotCached:
-                self._install(sent.producer_id)
+        if way == "batch":
+            return self.log.append_batch(sent.data)
+        if way == "columns":
+            return self._append_columns(sent, batch_bytes_max=0)
+        return self._append_accumulated(sent)
 
     def _append_columns(self, sent: Sent, batch_bytes_max: int) -> AppendResult:
         return self.log.append_columns(
@@ -149,12 +145,7 @@ class PartitionWorld:
 
     def append_split(self, sent: Sent, batch_bytes_max: int) -> None:
         """One call of columns that becomes several batches, as many bytes each as may be."""
-        while True:
-            try:
-                result = self._append_columns(sent, batch_bytes_max)
-                break
-            except ProducerNotCached:
-                self._install(sent.producer_id)
+        result = self._append_columns(sent, batch_bytes_max)
         expected = [self._model_append(part) for part in split(sent, batch_bytes_max)]
         assert result.base_offset == expected[0].base_offset
         assert result.last_offset == expected[-1].last_offset
@@ -291,6 +282,7 @@ class PartitionWorld:
             )
             assert self.files.restored_from == "rows"
             self._model_from_rows()
+        self.log.set_callbacks(self._install, None)
         self.flushed_offset = self.model.log_end_offset if clean else recovery_point
 
     def _last_sequences(self) -> dict[int, tuple[int, int]]:

@@ -21,7 +21,6 @@ from reference_model.producer_model import ModelError
 
 from eoslog.bindings.accumulator import RecordAccumulator, encoded_headers
 from eoslog.bindings.partition_log import AppendResult
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
 
 EVER = 2**63 - 1
@@ -85,15 +84,11 @@ class TransactionWorld(PartitionWorld):
     def _append_by(self, sent: Sent, way: str) -> AppendResult:
         if not isinstance(sent, TransactionSent):
             return super()._append_by(sent, way)
-        while True:
-            try:
-                if way == "batch" or not sent.verified:
-                    return self.log.append_batch(sent.data, verified=sent.verified)
-                if way == "columns":
-                    return self._append_transaction_columns(sent)
-                return self._append_transaction_accumulated(sent)
-            except ProducerNotCached:
-                self._install(sent.producer_id)
+        if way == "batch" or not sent.verified:
+            return self.log.append_batch(sent.data, verified=sent.verified)
+        if way == "columns":
+            return self._append_transaction_columns(sent)
+        return self._append_transaction_accumulated(sent)
 
     def _append_transaction_columns(self, sent: TransactionSent) -> AppendResult:
         return self.log.append_columns(
@@ -138,18 +133,14 @@ class TransactionWorld(PartitionWorld):
         return found
 
     def _mark(self, sent: MarkerSent) -> AppendResult:
-        while True:
-            try:
-                return self.log.append_marker(
-                    sent.producer_id,
-                    sent.epoch,
-                    sent.coordinator_epoch,
-                    sent.commit,
-                    timestamp_ms=sent.timestamp_ms,
-                    newer_epoch=sent.newer_epoch,
-                )
-            except ProducerNotCached:
-                self._install(sent.producer_id)
+        return self.log.append_marker(
+            sent.producer_id,
+            sent.epoch,
+            sent.coordinator_epoch,
+            sent.commit,
+            timestamp_ms=sent.timestamp_ms,
+            newer_epoch=sent.newer_epoch,
+        )
 
     def _model_mark(self, sent: MarkerSent) -> str:
         self.model.roll_writes_snapshot = self.log.evicted_producer_count == 0

@@ -8,8 +8,7 @@ from crash.shared_log import SharedLog
 
 from eoslog.bindings.partition_log import PRODUCER_ROW_BYTES, empty_row, row_state
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.bindings.status import ProducerNotCached
-from eoslog.errors import FellBehindError, StoreFailedError
+from eoslog.errors import FellBehindError, StoreError, StoreFailedError
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ def test_without_callbacks_the_question_is_an_error(shared):
     rows = Rows(log)
     rows.evict_all()
     log.set_callbacks(None, None)
-    with pytest.raises(ProducerNotCached):
+    with pytest.raises(StoreError, match="the producer is not in memory"):
         append(log, 1, 1)
     fall_behind(log)
     with pytest.raises(FellBehindError):

@@ -1304,6 +1304,21 @@ def test_a_deleted_topic_takes_its_records_and_leaves_the_rest(topics):
     assert values_of(topics, "b") == [b"2", b"3"]
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_deleted_topic_is_left_out_of_what_is_prepared(topics, anew):
+    producer = ready(topics)
+    producer.begin_transaction()
+    producer.append("a", 0, [b"1"])
+    producer.append("b", 0, [b"2"])
+    topics.delete_topic("a")
+    if anew:
+        topics.create_topic("a")
+    assert producer.complete_transaction(producer.prepare_transaction())
+    assert values_of(topics, "b") == [b"2"]
+    if anew:
+        assert values_of(topics, "a") == []
+
+
 def test_a_deleted_topic_with_gathered_records_makes_the_transaction_abortable(topics):
     producer = ready(topics)
     producer.begin_transaction()

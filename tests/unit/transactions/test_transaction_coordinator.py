@@ -946,7 +946,6 @@ def test_k07_a_brokers_marker_fences_none_of_ours(open_store, end, evicted):
         at.store.producer().append("a", 0, [b"other"])
         at.partition("a-0").producer_state.persist()
         assert at.partition("a-0").log.producer(FIRST) is None
-        at.partition("a-0").producer_state.load(FIRST)
     end(at)
     partition = at.partition("a-0")
     assert partition.last_stable_offset == partition.log_end_offset
@@ -1131,7 +1130,6 @@ def test_an_evicted_producer_takes_part(open_store):
         if partition.topic == "a":
             partition.producer_state.persist()
     assert at.partition("a-0").log.producer(FIRST) is None
-    at.partition("a-0").producer_state.load(FIRST)
     at.write(going_on, "a-0")
     assert at.end(going_on).producer_epoch == 2
     assert at.committed("a-0") == [b"x", *[b"other"] * 5, b"x"]

@@ -3,11 +3,14 @@
 Files are kept from growing exactly before one of the records that a commit writes.
 """
 
+import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from crash.shared_log import SharedLog
 from partition_files import all_records
 from transaction_files import (
     TransactionFiles,
@@ -20,10 +23,17 @@ from transaction_files import (
     whole_batches,
 )
 
+from eoslog.bindings.commit_journal import HALVES, JOURNAL_ID_BYTES, CommitJournal
 from eoslog.bindings.partition_log import PartitionLog, empty_row
-from eoslog.bindings.status import ProducerNotCached
-from eoslog.bindings.transaction_entry import PartitionLost
+from eoslog.bindings.transaction_entry import (
+    PartitionLost,
+    TransactionEntry,
+    TransactionPart,
+    decode_transaction_value,
+)
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import (
+    FellBehindError,
     InvalidProducerEpochError,
     LogClosedError,
     OutOfOrderSequenceError,
@@ -223,55 +233,229 @@ def test_k07_no_other_coordinators_epoch_stops_this_one(files):
 # Producers that are on the disk only.
 
 
-def evict(part, producer_id=7):
-    """Have the partition know nobody, and not know whether it ever knew this producer."""
-    part.log.install_producer(empty_row(99), was_evicted=False)
-    part.log.evict_producers(0)
-    assert part.log.evicted_producer_count > 0
+class Evicted:
+    """The producers of a partition, on the disk only: what its log asks for, and its answer."""
 
+    def __init__(self, part):
+        """Have the partition know nobody, and not know whether it ever knew a producer."""
+        self.log = part.log
+        self.asked = []
+        self.error = None
+        self.log.set_callbacks(self.load, None)
+        self.log.install_producer(empty_row(99), was_evicted=False)
+        self.log.evict_producers(0)
+        assert self.log.evicted_producer_count > 0
 
-def install(error):
-    assert isinstance(error, ProducerNotCached)
-    assert (error.topic, error.partition, error.producer_id) == ("a", 0, 7)
-    return empty_row(7)
+    def load(self, producer_id):
+        self.asked.append(producer_id)
+        if self.error is not None:
+            raise self.error
+        self.log.install_producer(empty_row(producer_id), was_evicted=False)
 
 
 @pytest.mark.parametrize("call", ["flush", "commit"])
-def test_a_producer_is_asked_for_and_the_call_repeated(files, call):
-    part = files.part("a")
-    other = files.part("b")
-    evict(part)
+def test_a_producer_is_asked_for_and_the_call_goes_on(files, call):
+    parts = [files.part(topic) for topic in "abc"]
+    evicted = [Evicted(part) for part in parts[1:]]
     files.initialize()
-    entry = files.entry
-    pairs = [filled(other, b"o"), filled(part, b"x")]
-    make = {
-        "flush": lambda: entry.flush(7, 0, pairs),
-        "commit": lambda: entry.commit(7, 0, pairs),
-    }[call]
-    for _ in range(2):
-        with pytest.raises(ProducerNotCached) as asked:
-            make()
-    part.log.install_producer(install(asked.value), was_evicted=False)
-    make()
-    if call != "commit":
-        assert entry.end(7, 0, True) == (7, 1)
-    assert committed(part.log) == [b"x"]
-    assert committed(other.log) == [b"o"]
+    pairs = [filled(part, part.topic.encode()) for part in parts]
+    if call == "flush":
+        files.entry.flush(7, 0, pairs)
+        assert files.entry.end(7, 0, True) == (7, 1)
+    else:
+        assert files.entry.commit(7, 0, pairs) == (7, 1)
+    assert [one.asked for one in evicted] == [[7], [7]]
+    assert files.states() == ["Empty", *RECORDS]
+    assert files.entry.completion_error is None
+    for part in parts:
+        data = (7, 0, 0, [part.topic.encode()])
+        assert batches(part.log) == [data, (7, 1, -1, "COMMIT")]
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_producer_is_asked_for_by_its_marker(files, commit):
     part = files.part("a")
-    evict(part)
+    evicted = Evicted(part)
     files.initialize()
     files.entry.add_partitions(7, 0, [part])
     assert files.entry.end(7, 0, commit) == (7, 1)
-    row = install(files.entry.completion_error)
-    with pytest.raises(ProducerNotCached):
-        files.entry.complete()
-    part.log.install_producer(row, was_evicted=False)
-    files.entry.complete()
+    assert files.entry.completion_error is None
+    assert evicted.asked == [7]
     assert batches(part.log) == [(7, 1, -1, "COMMIT" if commit else "ABORT")]
+
+
+def test_a_row_that_cannot_be_loaded_fails_the_append(files):
+    part, other = files.part("b"), files.part("a")
+    evicted = Evicted(part)
+    evicted.error = StoreError("no row")
+    files.initialize()
+    pairs = [filled(other, b"o"), filled(part, b"x")]
+    with pytest.raises(StoreError, match="no row"):
+        files.entry.commit(7, 0, pairs)
+    assert [accumulator.record_count for accumulator, _ in pairs] == [0, 1]
+    assert files.entry.state == "Ongoing"
+    evicted.error = None
+    assert files.entry.commit(7, 0, pairs) == (7, 1)
+    assert (committed(other.log), committed(part.log)) == ([b"o"], [b"x"])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("error", [StoreError("no row"), LogClosedError("it was deleted")])
+def test_a_row_that_cannot_be_loaded_leaves_the_decision_to_be_completed(files, commit, error):
+    part = files.part("a")
+    evicted = Evicted(part)
+    evicted.error = error
+    files.initialize()
+    files.entry.add_partitions(7, 0, [part])
+    assert files.entry.end(7, 0, commit) == (7, 1)
+    expected = PartitionLost if isinstance(error, LogClosedError) else StoreError
+    assert type(files.entry.completion_error) is expected
+    assert files.entry.state == ("PrepareCommit" if commit else "PrepareAbort")
+    with pytest.raises(expected):
+        files.entry.complete()
+    evicted.error = None
+    files.entry.complete()
+    assert files.entry.completion_error is None
+    assert batches(part.log) == [(7, 1, -1, "COMMIT" if commit else "ABORT")]
+
+
+def test_an_interrupt_of_the_row_leaves_the_decision_to_be_completed(files):
+    part = files.part("a")
+    evicted = Evicted(part)
+    evicted.error = KeyboardInterrupt()
+    files.initialize()
+    files.entry.add_partitions(7, 0, [part])
+    with pytest.raises(KeyboardInterrupt):
+        files.entry.end(7, 0, True)
+    assert files.entry.state == "PrepareCommit"
+    evicted.error = None
+    files.entry.complete()
+    assert batches(part.log) == [(7, 1, -1, "COMMIT")]
+
+
+def test_without_callbacks_what_a_log_asks_for_is_an_error(files):
+    part = files.part("a")
+    Evicted(part)
+    part.log.set_callbacks(None, None)
+    files.initialize()
+    with pytest.raises(StoreError, match="the producer is not in memory"):
+        files.entry.flush(7, 0, [filled(part, b"x")])
+
+
+# Logs of which other processes deleted what was not read here.
+
+
+class LaggingLog:
+    """A log that is reattached when it has to be, and another process's view of it."""
+
+    def __init__(self, root, journal=None):
+        files = SharedLog(root)
+        self.log, self.ahead = files.open(journal=journal), files.open()
+        self.reattached = 0
+        self.log.set_callbacks(None, self.reattach)
+
+    def reattach(self):
+        self.reattached += 1
+        while True:
+            self.log.reattach()
+            # What goes on meanwhile may delete what is restored from.
+            with suppress(FellBehindError, FileNotFoundError):
+                self.log.restore_producers(None, 0)
+                return
+
+    def fall_behind(self):
+        self.ahead.roll()
+        self.ahead.append_columns([b"v"], timestamp_ms=1)
+        self.ahead.roll()
+        self.ahead.take_snapshot(True)
+        self.ahead.delete_segments(self.ahead.log_end_offset)
+
+
+@pytest.fixture
+def lagging(tmp_path):
+    """A state log and a partition's log."""
+    return LaggingLog(tmp_path / "state"), LaggingLog(tmp_path / "data")
+
+
+def lagging_entry(lagging, durable):
+    entry = TransactionEntry("my-transaction", lagging[0].log, durable)
+    numbers = {"last_producer_epoch": -1, "previous_producer_id": -1, "now_ms": 1}
+    entry.initialize(producer_id=7, producer_epoch=0, timeout_ms=60_000, **numbers)
+    return entry, TransactionPart("t", 0, lagging[1].log)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_each_call_goes_on_with_logs_that_fell_behind(lagging, durable):
+    entry, part = lagging_entry(lagging, durable)
+
+    def behind():
+        for one in lagging:
+            one.fall_behind()
+        return [one.reattached for one in lagging]
+
+    def reattached(before, *places):
+        after = [one.reattached for one in lagging]
+        assert [two > one for one, two in zip(before, after, strict=True)] == list(places)
+
+    before = behind()
+    entry.add_partitions(7, 0, [part])
+    reattached(before, True, False)
+    entry.flush(7, 0, [filled(part, b"x")])
+    reattached(before, True, True)
+    before = behind()
+    entry.prepare(7, 0)
+    reattached(before, True, True)
+    before = behind()
+    assert entry.end(7, 0, True) == (7, 1)
+    assert entry.completion_error is None
+    reattached(before, True, True)
+    before = behind()
+    assert entry.commit(7, 1, [filled(part, b"y")]) == (7, 2)
+    assert entry.completion_error is None
+    reattached(before, True, True)
+    entry.add_partitions(7, 2, [part])
+    before = behind()
+    entry.fence()
+    assert (entry.state, entry.producer_epoch) == ("CompleteAbort", 3)
+    reattached(before, True, True)
+    before = behind()
+    entry.expire()
+    assert entry.state == "Dead"
+    reattached(before, True, False)
+
+
+def started_journal(path):
+    half_bytes = 1 << 20
+    journal, journal_id = CommitJournal(), bytes(range(JOURNAL_ID_BYTES))
+    file = UnforkedFile(path, os.O_RDWR | os.O_CREAT, 0o644)
+    os.posix_fallocate(file.fileno(), 0, HALVES * half_bytes)
+    CommitJournal.write_headers(file, False, journal_id, half_bytes)
+    journal.take_file(file, False, journal_id, half_bytes)
+    journal.start()
+    return journal
+
+
+def test_a_decision_goes_to_the_disk_with_a_log_that_fell_behind(tmp_path):
+    """With a journal it is in the state log before the data that it names is on the disk."""
+    journal = started_journal(tmp_path / "journal")
+    lagging = LaggingLog(tmp_path / "state", journal), LaggingLog(tmp_path / "data", journal)
+    entry, part = lagging_entry(lagging, durable=True)
+    entry.flush(7, 0, [filled(part, b"x")])
+    data_end = part.log.log_end_offset
+    lagging[1].fall_behind()
+    assert entry.end(7, 0, True) == (7, 1)
+    assert entry.completion_error is None
+    assert lagging[1].reattached == 1
+    assert part.log.durable_offset >= data_end
+    values = [decode_transaction_value(one.value) for one in all_records(lagging[0].log)]
+    assert [one["state"] for one in values] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "CompleteCommit",
+    ]
+    assert values[2]["ends"] is not None
+    journal.stop()
 
 
 # Closed logs.
