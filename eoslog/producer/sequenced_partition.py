@@ -109,7 +109,8 @@ class SequencedPartition(SequencedLog):
         self.in_doubt = False
 
     def _begin(self) -> int:
-        self.settle()
+        if self.in_doubt:
+            self.settle()
         self.in_doubt = True
         return self._next_sequence
 
