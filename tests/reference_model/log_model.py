@@ -190,10 +190,12 @@ class LogModel:
         return count
 
     def roll(self) -> None:
-        """Start a segment at the log end, and write down the producers there."""
+        """Start a segment at the log end, and write down the producers there if that is not done:
+        a deletion may rely on the copy that is there.
+        """
         if self._segment_used_bytes() > 0:
             self.segments.append(self.log_end_offset)
-            if self.roll_writes_snapshot:
+            if self.roll_writes_snapshot and self.log_end_offset not in self.snapshots:
                 self.newest_snapshot = -1
                 self.take_snapshot()
 
