@@ -85,15 +85,26 @@ cdef class Sender:
              timestamp_ms=None):
         """Add one record to the batch of its partition; a full batch is appended first.
 
-        `value` and `key` are bytes or None; `headers` a list of (str, bytes or None). Without a
-        partition, a key chooses it as in Kafka; records without a key keep to one partition until
-        its batch is full. `timestamp_ms` (0 or more, -1 for none) is now if it is not given. The
-        record is in the log once its batch is full, once it waited for `linger.ms`, or once flush()
-        returned.
+        The record is in the log once its batch is full, once it waited for `linger.ms`, or once
+        flush() returned, and durable once flush() returned.
 
-        Raises TypeError, ValueError, RecordTooLargeError, UnknownTopicOrPartitionError,
-        ProducerFencedError or LogClosedError; or the error of appending the batch before it. In
-        each case this record was not taken.
+        Parameters
+        ----------
+        topic : str
+        value, key : bytes or None
+        partition : int, optional
+            By default a key chooses it as in Kafka; records without a key keep to one partition
+            until its batch is full.
+        headers : list of (str, bytes or None), optional
+        timestamp_ms : int, optional
+            0 or more, -1 for none; by default now.
+
+        Raises
+        ------
+        TypeError, ValueError, RecordTooLargeError, UnknownTopicOrPartitionError
+            An argument is wrong; the record was not taken.
+        ProducerFencedError, LogClosedError, or the error of appending the batch before it
+            The record was not taken.
         """
         cdef int64_t timestamp
         cdef Py_ssize_t given
@@ -145,9 +156,13 @@ cdef class Sender:
     def begin_transaction(self):
         """Begin a transaction; nothing is written, and its timeout starts with its first record.
 
-        Raises IllegalStateError before init_transactions(), and in a transaction, which is
-        unharmed; TransactionAbortableError if one has to be aborted first; ProducerFencedError,
-        LogClosedError.
+        Raises
+        ------
+        IllegalStateError
+            init_transactions() was not called, or a transaction is open, which goes on.
+        TransactionAbortableError
+            The open transaction must be aborted first.
+        ProducerFencedError, LogClosedError
         """
         cdef ClientTransaction transactions = self._client()
         # Runs no Python code where all is well, and so no other thread.
@@ -162,14 +177,20 @@ cdef class Sender:
         """Append what was gathered and commit: all of the transaction becomes visible, or nothing.
 
         On return the decision is as durable as the store's durability says. A transaction without
-        records and offsets writes nothing. One that is older than its timeout is aborted, and the
-        call is a ProducerFencedError. After an error that leaves the transaction to be
-        aborted (`abortable`, and any error of a record or of the disk before the decision) only
-        abort_transaction() goes on; a part is never committed.
+        records and offsets writes nothing. After an error before the decision call
+        abort_transaction(): a part is never committed.
 
-        Raises IllegalStateError outside of a transaction; TransactionAbortableError if something in
-        the transaction failed; ProducerFencedError, StoreFailedError, LogClosedError; the error of
-        a batch that was refused.
+        Raises
+        ------
+        IllegalStateError
+            No transaction is open.
+        TransactionAbortableError
+            A call in the transaction failed.
+        ProducerFencedError
+            The id was taken over, or the transaction passed its timeout and was aborted.
+        StoreFailedError
+            The next opening of the store finds out if the transaction is committed.
+        LogClosedError, or the error of a batch that was refused
         """
         cdef ClientTransaction transactions = self._client()
         transactions.check_end()

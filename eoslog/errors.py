@@ -38,10 +38,10 @@ class KafkaError(EoslogError):
 
 
 class CommitFailedError(EoslogError):
-    """The group was rebalanced since these records were read: abort, and read from where the group
-    stands now.
+    """The group was rebalanced since these records were read. Nothing was committed: abort, and
+    read from the group's offsets.
 
-    IllegalGenerationError and UnknownMemberIdError say how it came to that.
+    It is raised as IllegalGenerationError or UnknownMemberIdError.
     """
 
     abortable = True
@@ -56,10 +56,17 @@ class OffsetOutOfRangeError(KafkaError):
 class CorruptRecordError(KafkaError):
     """Bytes of the log, or of a batch that was handed in, are not what was written.
 
-    `path` names the file ("" for bytes in memory), `position_bytes` the place in it and `reason`
-    what is wrong there. A batch that was handed in is not appended: send an undamaged one. A
-    damaged file is left as it is: `Partition.verify()` lists what else is wrong; restore it from a
-    copy.
+    A batch that was handed in is not appended: send an undamaged one. A damaged file stays as it
+    is: `Partition.verify()` lists all damage; restore the file from a copy.
+
+    Parameters
+    ----------
+    path : str
+        The file; "" for bytes in memory.
+    position_bytes : int
+        Place in it.
+    reason : str
+        What is wrong there.
     """
 
     outcome = "damaged"
@@ -126,7 +133,7 @@ class IllegalGenerationError(CommitFailedError, KafkaError):
 
 
 class InconsistentGroupProtocolError(KafkaError):
-    """The group's members assign partitions in ways that this one does not know: name one more in
+    """The members of the group have no assignment strategy in common with this one: add one to
     `partition.assignment.strategy`.
     """
 
@@ -178,10 +185,10 @@ class UnsupportedForMessageFormatError(KafkaError):
 
 
 class OutOfOrderSequenceError(KafkaError):
-    """The sequence is neither the next one nor that of a batch still remembered.
+    """The sequence is neither the next one nor that of a remembered batch. Nothing was appended.
 
     A batch before this one is missing, or this one is older than the last five of its producer.
-    Ask the producer where it stands (`Producer.next_sequence`) and go on from there.
+    Go on from `Producer.next_sequence`.
     """
 
     code = 45
@@ -231,8 +238,8 @@ class ConcurrentTransactionsError(KafkaError):
 class TransactionCoordinatorFencedError(KafkaError):
     """Another coordinator, with a newer epoch, has ended the producer's transactions there.
 
-    Of a marker: it was not written. Of a commit or an abort: that is decided, and holds in the
-    other partitions; in the one that the error names, the other coordinator's word stands. Where
+    A refused marker was not written. A commit or an abort is decided, and holds in the other
+    partitions; in the partition that the error names, the other coordinator's decision holds. If
     `outcome` is "not_appended", nothing was decided, and the transaction stays prepared.
     """
 
@@ -278,10 +285,17 @@ class GroupIdNotFoundError(KafkaError):
 class UnsupportedCompressionTypeError(KafkaError):
     """A batch is compressed: this version reads and appends uncompressed batches only.
 
-    The batch is not damaged, and stays as it is: read it with Kafka, or seek past it. `path`
-    names the file ("" for bytes in memory), `position_bytes` the place in it and `codec` the
-    compression type ("gzip", "snappy", "lz4", "zstd"). A batch that was handed in is not appended:
-    send it uncompressed.
+    The batch is not damaged, and stays as it is: read it with Kafka, or seek past it. A batch that
+    was handed in is not appended: send it uncompressed.
+
+    Parameters
+    ----------
+    path : str
+        The file; "" for bytes in memory.
+    position_bytes : int
+        Place in it.
+    codec : str
+        Compression type: "gzip", "snappy", "lz4" or "zstd".
     """
 
     code = 76
@@ -327,9 +341,9 @@ class UnstableOffsetCommitError(KafkaError):
 
 
 class ProducerFencedError(KafkaError):
-    """A newer producer of the same name has taken over; the message says who and when.
+    """A newer producer of the same name or id has taken over; the message names it and the time.
 
-    Nothing of this call was written. Close this producer. Only one of the two may go on.
+    Nothing of this call was written. Close this producer.
     """
 
     code = 90
@@ -356,17 +370,17 @@ class TransactionAbortedError(EoslogError):
 
 
 class IllegalStateError(EoslogError, RuntimeError):
-    """The call does not fit what was called before (a `send` without a transaction).
+    """The call does not fit the object's state (a `send` without a transaction).
 
-    Nothing was done, and the object is as it was: call what is missing first.
+    The call did nothing: call what is missing first.
     """
 
 
 class ConcurrentAccessError(EoslogError, RuntimeError):
-    """Two threads used an object at once that takes one call at a time; this call did nothing.
+    """Two threads used an object at once that takes one call at a time. This call did nothing.
 
-    Give each thread an object of its own, or take turns with a lock. A signal handler that calls
-    what its own thread is in the middle of gets this error too.
+    Give each thread its own object, or use a lock. It is also raised in a signal handler, and in
+    any other call inside a call of the same thread.
     """
 
 
@@ -385,28 +399,29 @@ class NotAStoreError(StoreError):
 
 
 class StoreInUseError(StoreError):
-    """Another process, or another part of this one, is in the way; the message says who, and why.
+    """Another process or object uses the store; the message names it, and why it is in the way.
 
     It has the store open with other settings, on another host or by another object; or it has been
-    opening or closing the store, or holding one of its locks, for too long.
+    opening or closing the store, or holding one of its locks, for too long. Nothing was done: try
+    again later.
     """
 
     retriable = True
 
 
 class FellBehindError(StoreError):
-    """Segments were deleted before this process, which was stopped or busy, had looked at them.
+    """Segments were deleted before this process, which was stopped or busy, had read them.
 
-    The partition is reattached at once or within a second. Of this call only as many records are
-    in as its `appended_record_count` says, if it has one.
+    The partition is reattached within a second: try again. `appended_record_count`, if there is
+    one, is the number of records of this call that are in the log.
     """
 
     retriable = True
 
 
 class ExportRefusedError(StoreError):
-    """The store cannot be exported as it is, or not to that place: the message says what is in the
-    way. Nothing was written.
+    """The store cannot be exported as it is, or not to that place; the message gives the reason.
+    Nothing was written.
     """
 
 
@@ -419,7 +434,7 @@ class StoreVersionError(StoreError):
 class StoreFullError(StoreError):
     """There is no space on the device. Nothing was written; the store stays readable.
 
-    Free space, or wait until retention does, then make the same call again.
+    Free space, or wait for retention, then make the same call again.
     """
 
     retriable = True
@@ -441,10 +456,10 @@ class StoreReadOnlyError(StoreError):
 
 
 class StoreFailedError(StoreError):
-    """A flush failed, so what the disk holds is not known; nothing more is appended until recovery.
+    """A sync failed: what the disk holds is unknown, and nothing more is appended until recovery.
 
-    Close the store and open it again: that recovers what is whole. Then a producer with a name asks
-    `next_sequence` where to go on; a plain producer reads what is there.
+    Close the store in all processes and open it again: this recovers what is whole. Then a named
+    producer goes on from `next_sequence`; for other producers, read what is there.
     """
 
     outcome = "unknown"
@@ -481,29 +496,30 @@ class StagedRunFencedError(StagedCommitError):
 
 
 class StagedSourceError(StagedCommitError):
-    """The versions of a job are counted from scratch: its source is another one.
+    """The versions of a job are counted by another source, for example since a stream's checkpoint
+    was deleted or moved. Nothing of the job is in the log.
 
-    A stream's checkpoint was deleted or moved, say. Give the job an application id of its own, or
-    allow the new count, which then follows on the old one.
+    Give the job an application id of its own, or allow the new count, which then follows the old
+    one.
     """
 
     fatal = True
 
 
 class StagedReplayError(StagedSourceError):
-    """The number of an application's newest version came again, with another content.
+    """The number of an application's newest version came again, with other content.
 
-    A replay has the content of the first time. An older copy of a stream's checkpoint came back,
-    say, or a power cut took the newest entries of it: what is new in this version would be lost.
+    For example, an older copy of a stream's checkpoint was restored, or a power cut took its newest
+    entries. Nothing of this content is in the log.
     """
 
 
 class StagedJobIncompleteError(StoreError):
     """A staged job is decided, but not all of it is in the log yet; readers see nothing of it.
 
-    The decision stands: do not write the data again. What the message names must be put right (a
-    full disk, say). The job is then completed by the next commit, or by the next opening of the
-    store.
+    The decision stands: do not write the data again. Remove the cause that the message names (a
+    full disk, for example). Then the next commit, the background thread or the next opening of the
+    store completes the job.
     """
 
     outcome = "unknown"

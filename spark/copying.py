@@ -58,9 +58,17 @@ class CopyError(EoslogError):
 class Topic:
     """A topic of a store, as one end of a copy.
 
-    `store` is a path, or a store that this process has open. `partitions` makes the topic, as a
-    target, if there is none. `options` are those of a streaming read of `format("eoslog")`, as a
-    source: `{"maxOffsetsPerTrigger": "1000000"}` makes batches of so many records.
+    Parameters
+    ----------
+    store : Store, str or path-like
+        A path, or a store that this process has open.
+    name : str
+        The topic.
+    partitions : int, optional
+        Of a target: creates a missing topic.
+    options : mapping of str to str
+        Of a source: those of a streaming read of `format("eoslog")`, as
+        `{"maxOffsetsPerTrigger": "1000000"}`.
     """
 
     store: "Store | str | os.PathLike[str]"
@@ -73,9 +81,15 @@ class Topic:
 class Files:
     """A directory of files that Spark reads and writes, as one end of a copy.
 
-    `path` may be a URL of any file system that the session knows. `format` is `parquet`, `orc`, or
-    another one that streams and has bytes, as Delta's if the session has it. `options` go to
-    Spark's reader or writer: `{"compression": "zstd"}`, `{"maxFilesPerTrigger": "100"}`.
+    Parameters
+    ----------
+    path : str or path-like
+        May be a URL of any file system that the session knows.
+    format : str
+        `parquet`, `orc`, or another one that streams and has bytes, as Delta's if the session has
+        it.
+    options : mapping of str to str
+        For Spark's reader or writer: `{"compression": "zstd"}`, `{"maxFilesPerTrigger": "100"}`.
     """
 
     path: str | os.PathLike[str]

@@ -104,7 +104,10 @@ class AsyncConsumer(ClosedByBlock):
     async def committed(
         self, topic_partition: TopicPartition | list[TopicPartition]
     ) -> int | dict[TopicPartition, int | None] | None:
-        """The group's committed offset of a partition, or of each in a list; None if none."""
+        """Return the group's committed offset of a partition, or of each in a list; None if none.
+
+        Errors are those of `Consumer.committed`.
+        """
         return await self._call(self._consumer.committed, topic_partition)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -122,16 +125,16 @@ class AsyncConsumer(ClosedByBlock):
     async def poll(
         self, timeout: float = 1.0, max_records: int | None = None, **others: Never
     ) -> list[Record]:
-        """The next records, at most `max_records`, as `Consumer.poll` gives them.
+        """Return the next records: at once if there are any, else within `timeout` seconds.
 
-        At once if there are any; else they are awaited for up to `timeout` seconds.
+        Arguments, result and errors are those of `Consumer.poll`.
         """
         return await self._read(timeout, lambda: self._consumer.poll(0, max_records, **others))
 
     async def poll_arrow(
         self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX, **others: Never
     ) -> "pyarrow.RecordBatch":
-        """The next records of one partition as an Arrow record batch; see `Consumer.poll_arrow`."""
+        """Return the next records of one partition as an Arrow batch: see `Consumer.poll_arrow`."""
 
         def read() -> "pyarrow.RecordBatch":
             return self._consumer.poll_arrow(0, max_bytes, **others)
@@ -139,7 +142,7 @@ class AsyncConsumer(ClosedByBlock):
         return await self._read(timeout, read, lambda batch: batch.num_rows > 0)
 
     async def getone(self) -> Record:
-        """The next record, awaited for as long as it takes. Raises LogClosedError once closed."""
+        """Return the next record, without a limit of time. Raises LogClosedError once closed."""
         has_waited = False
         while True:
             self._internals.check_open()
@@ -161,7 +164,7 @@ class AsyncConsumer(ClosedByBlock):
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """The next records by partition; {} if none came within `timeout_ms` milliseconds."""
+        """Return the next records by partition; {} after `timeout_ms` milliseconds without any."""
         found: dict[TopicPartition, list[Record]] = {}
         for record in await self.poll(seconds(timeout_ms, "timeout_ms") / 1000, max_records):
             found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)

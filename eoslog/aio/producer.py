@@ -111,6 +111,11 @@ class AsyncProducer(ClosedByBlock):
         room. A task that is cancelled while it waits for room has sent nothing. A record that was
         taken is appended, also if the future is cancelled.
 
+        Parameters
+        ----------
+        topic, value, key, partition, headers, timestamp_ms
+            As of `Producer.send`.
+
         Returns
         -------
         Future of RecordMetadata
@@ -162,8 +167,8 @@ class AsyncProducer(ClosedByBlock):
         """Append one record, and return its place in the log.
 
         On return it survives the death of the process, with durability "always" a power cut. A task
-        that is cancelled after the record was taken waits until it is appended: a note of the
-        CancelledError says what became of it. Raises as `send` and its future.
+        that is cancelled after the record was taken waits until it is appended; a note of the
+        CancelledError gives its place. Arguments and errors are those of `send` and its future.
         """
         told = await self.send(topic, value, key, partition, headers, timestamp_ms)
         ended = await until_done(told, told, self._rounds.go_on, lambda: False)
@@ -178,9 +183,10 @@ class AsyncProducer(ClosedByBlock):
         timestamps: object = None,
         headers: object = None,
     ) -> AppendResult | dict[int, AppendResult]:
-        """Append the records of columns as `Producer.append` does; what was sent before goes first.
+        """Append the records of columns, after what was sent before.
 
-        An append that was begun ends, also if the task is cancelled.
+        Arguments, result and errors are those of `Producer.append`. An append that was begun ends,
+        also if the task is cancelled.
         """
         arguments: tuple[Any, ...] = (topic, partition, values, keys, timestamps, headers)
         return await self._call(self._producer.append, *arguments)
@@ -298,11 +304,11 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def outcome(self) -> TransactionOutcome | None:
-        """Outcome of the last transaction; None while that is open, or not decided yet, and if it
-        could not even be begun.
+        """Outcome of the last transaction; None while it is open or undecided, and after a begin
+        that failed.
 
-        "unknown": the disk failed at the decision; only the next opening of the store finds out.
-        Tasks that share the producer ask their block: see `AsyncTransaction.outcome`.
+        "unknown": the disk failed at the decision; the next opening of the store finds out. Tasks
+        that share the producer ask their block: see `AsyncTransaction.outcome`.
         """
         return self._last.outcome
 
@@ -310,11 +316,20 @@ class AsyncTransactionalProducer(AsyncProducer):
     send_offsets_to_transaction = awaited(TransactionalProducer.send_offsets_to_transaction)
 
     def transaction(self) -> "AsyncTransaction":
-        """A block: begun at its start, committed at its end, aborted by an exception."""
+        """Return a block that begins a transaction, commits it at its end, or aborts it after an
+        exception.
+        """
         return AsyncTransaction(self)
 
     async def begin_transaction(self) -> None:
-        """Begin one. Raises IllegalStateError if one is open, ProducerFencedError."""
+        """Begin a transaction.
+
+        Raises
+        ------
+        IllegalStateError
+            One is open.
+        ProducerFencedError
+        """
         cancelled = await self._begin(AsyncTransaction(self))
         if cancelled is not None:
             raise cancelled
@@ -356,11 +371,12 @@ class AsyncTransactionalProducer(AsyncProducer):
         ended.value(lambda _: "the transaction is aborted")
 
     async def prepare_transaction(self) -> PreparedTransaction:
-        """Append and sync all of it, and leave the decision to the caller, who has the answer.
+        """Append and sync all of the transaction, and leave the decision to the caller.
 
         A task that is cancelled here waits for the end. If that leaves the block of the
-        transaction, it is aborted: no caller has the answer. Outside of a block it stays
-        prepared, and a note of the CancelledError has the answer.
+        transaction, it is aborted. Outside of a block it stays prepared, and a note of the
+        CancelledError has the result. Raises what `TransactionalProducer.prepare_transaction`
+        raises.
         """
         ended = await self._end(self._prepare)
         answer = ended.value(lambda found: f"the transaction is prepared: {found}")
@@ -370,7 +386,8 @@ class AsyncTransactionalProducer(AsyncProducer):
     async def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
         """Commit the prepared transaction if it is the given one, else abort it.
 
-        A task that is cancelled here waits for the end.
+        A task that is cancelled here waits for the end. Argument, result and errors are those of
+        `TransactionalProducer.complete_transaction`.
         """
         ended = await self._make(partial(self._complete, prepared))
         return ended.value(lambda done: f"the transaction is {'committed' if done else 'aborted'}")

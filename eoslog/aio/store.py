@@ -82,8 +82,12 @@ class AsyncStore(ClosedByBlock):
     ) -> T:
         """Call `function(store, ...)` in a thread: `await store.run(eoslog.Store.verify)`.
 
-        A call that was begun ends, also if the task is cancelled. Raises TypeError for an async
-        function, which a thread would not await.
+        A call that was begun ends, also if the task is cancelled.
+
+        Raises
+        ------
+        TypeError
+            The function is async: a thread would not await it.
         """
         check_synchronous(function, "function", may_be_generator=True)
         return await self._call(function, self._store, *arguments, **named)
@@ -127,9 +131,10 @@ class AsyncStore(ClosedByBlock):
         transaction_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         **others: Never,
     ) -> Opening[AsyncProducer] | Opening[AsyncTransactionalProducer]:
-        """Return a new producer: `await` it, or `async with` it. See `Store.producer`.
+        """Return a new producer: `await` it, or `async with` it.
 
-        It gathers what its tasks send by itself: "linger.ms" and "batch.size" mean nothing to it.
+        Arguments and errors are those of `Store.producer`; "linger.ms" and "batch.size" have no
+        effect.
         """
 
         async def open_it() -> AsyncProducer:
@@ -161,7 +166,7 @@ class AsyncStore(ClosedByBlock):
         config: Mapping[str, object] | None = None,
         **others: Never,
     ) -> Opening[AsyncConsumer]:
-        """A new consumer: `await` it, or `async with` it. See `Store.consumer`."""
+        """Return a new consumer: `await` it, or `async with` it. See `Store.consumer`."""
 
         async def open_it() -> AsyncConsumer:
             consumer = await self._calls.make(

@@ -72,14 +72,14 @@ class OffsetAndTimestamp(NamedTuple):
 
 @with_methods_of_other_clients
 class Consumer:
-    """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
+    """Reader of partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
-    Only `close` may be called from another thread: it ends a poll or an iteration under way. What
-    is found to be in use by another thread raises ConcurrentAccessError, and did nothing. A
-    consumer starts at a partition where its group stands, else where `auto_offset_reset` says,
-    unless it was sent elsewhere by `seek`. Positions end with the consumer, but for those that it
-    commits. Under "read_committed" it does not start while an undecided transaction may move the
-    group: a poll waits for that, and what cannot wait raises UnstableOffsetCommitError.
+    Only `close` may be called from another thread: it ends a poll or an iteration under way. Other
+    calls that two threads make at once raise ConcurrentAccessError and do nothing. A consumer
+    starts at the offset of a `seek`, else at its group's offset, else where `auto_offset_reset`
+    says. Positions end with the consumer; committed ones stay. Under "read_committed" it does not
+    start while an undecided transaction may move the group's offset: a poll waits for the decision,
+    and other calls raise UnstableOffsetCommitError.
 
     Every method raises LogClosedError when the consumer or the store is closed, ForkedProcessError
     in a child of the process that opened the store, and UnknownTopicOrPartitionError for a
@@ -147,8 +147,15 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions.
 
-        No partitions at all: a read needs another `assign` or a `subscribe`. Raises
-        IllegalStateError if the consumer is subscribed: see `unsubscribe`.
+        Parameters
+        ----------
+        partitions : iterable of TopicPartition
+            Without any, a read needs another `assign` or a `subscribe`.
+
+        Raises
+        ------
+        IllegalStateError
+            The consumer is subscribed: call `unsubscribe` first.
         """
         self._check_movable()
         self._end_leaving()
@@ -299,7 +306,16 @@ class Consumer:
         return list(self._positions.partitions)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on at an offset, 0 or more. The next poll reports one that does not exist."""
+        """Go on at an offset.
+
+        Parameters
+        ----------
+        topic_partition : TopicPartition
+            An assigned one.
+        offset : int
+            0 or more. If it does not exist, the next poll raises OffsetOutOfRangeError, or resets
+            the position as `auto_offset_reset` says.
+        """
         where = self._assigned(topic_partition)
         position = whole_number(offset, "an offset")
         if not 0 <= position <= INT64_MAX:
@@ -321,9 +337,14 @@ class Consumer:
                 self._positions.set(where, self._positions.end_of(partition))
 
     def position(self, topic_partition: TopicPartition) -> int:
-        """Return the offset that is read next.
+        """Return the offset that is read next in an assigned partition.
 
-        Raises NoOffsetForPartitionError, or UnstableOffsetCommitError (try again).
+        Raises
+        ------
+        NoOffsetForPartitionError
+            There is no committed offset, and `auto_offset_reset` is "none".
+        UnstableOffsetCommitError
+            The group's offset waits for a transaction: try again.
         """
         where = self._assigned(topic_partition)
         self._check_still_there((where,))
@@ -331,10 +352,10 @@ class Consumer:
             return self._positions.begin(where)
 
     def lag(self, topic_partition: TopicPartition) -> int:
-        """Return how many records are there to be read now after the position.
+        """Return the number of readable records after the position of an assigned partition.
 
-        Markers of transactions do not count, nor do under "read_committed" records of aborted ones;
-        but over a distance of more than 100,000 offsets it is the distance that is returned.
+        Markers of transactions do not count, and under "read_committed" records of aborted ones do
+        not. Over more than 100,000 offsets the distance in offsets is returned.
         """
         where = self._assigned(topic_partition)
         with self._deletions_named():
@@ -350,7 +371,7 @@ class Consumer:
     # What partitions hold. They need not be assigned.
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The oldest offset of each partition."""
+        """Return the oldest offset of each partition."""
         self._check_open()
         with self._deletions_named():
             return {
@@ -370,10 +391,18 @@ class Consumer:
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, 0 or more); None if none.
+        """Return the first record of each partition at or after a time.
 
-        The answer is a record, of an aborted transaction too; Kafka's may be the offset of a
-        transaction's marker (rule R4).
+        Parameters
+        ----------
+        timestamps_ms : mapping of TopicPartition to int
+            Milliseconds since 1970, 0 or more.
+
+        Returns
+        -------
+        dict of TopicPartition to OffsetAndTimestamp or None
+            None if there is no such record. It may be of an aborted transaction, but is never a
+            marker (rule R4).
         """
         self._check_open()
         if not isinstance(timestamps_ms, Mapping):
@@ -442,9 +471,14 @@ class Consumer:
     def committed(
         self, topic_partition: TopicPartition | list[TopicPartition]
     ) -> int | dict[TopicPartition, int | None] | None:
-        """The group's committed offset of a partition, or of each in a list; None if it has none.
+        """Return the group's committed offset of a partition, or of each in a list; None if none.
 
-        Raises IllegalStateError without a group, UnstableOffsetCommitError.
+        Raises
+        ------
+        IllegalStateError
+            The consumer has no group.
+        UnstableOffsetCommitError
+            The offset waits for a transaction: try again.
         """
         if isinstance(topic_partition, list):
             return {
@@ -462,9 +496,9 @@ class Consumer:
         return self._group_offsets.fetch(group, where, require_stable=stable)
 
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Go on where the group stands, of these partitions or of all that are assigned.
+        """Go on at the group's offsets of these partitions, or of all that are assigned.
 
-        That is where a new consumer would start; for going on after an aborted transaction.
+        A new consumer would start there. Call it after an aborted transaction.
         """
         self.group_metadata()
         for where in self._assigned_or_all(partitions):
@@ -474,10 +508,9 @@ class Consumer:
         """Return the identity that commits, for `send_offsets_to_transaction`. Raises
         IllegalStateError without a group.
 
-        Of a subscribed consumer it names the member and the generation of its last poll: what
-        another member has taken over it does not commit; nor does one that is no member any more,
-        also after `unsubscribe`. Else it belongs to no generation. It
-        names the topics' ids too: what was read of a topic that was deleted is not committed.
+        For a subscribed consumer, also after `unsubscribe`, it names the member and the generation
+        of its last poll; a commit of a former member, or of a partition that another member reads,
+        is refused. It also names the topics' ids: offsets of a deleted topic are refused.
         """
         self._check_open()
         if self._group is None:
@@ -520,20 +553,31 @@ class Consumer:
         """Return the next records of one of the assigned partitions as an Arrow record batch.
 
         Columns: topic, partition, offset, timestamp (ms, UTC), key, value, headers (a list of key
-        and value; null if no record of the batch has any). Waits and raises as `poll`; without
-        records the result has no rows. About `max_bytes` of log are read, one batch of records at
-        least; with any large number all that are there. Raises MissingDependencyError without
-        pyarrow.
+        and value; null if no record of the batch has any).
+
+        Parameters
+        ----------
+        timeout : float
+            Longest wait for records in seconds; after it the result has no rows.
+        max_bytes : int
+            About so many bytes of log are read, one batch of records at least.
+
+        Raises
+        ------
+        MissingDependencyError
+            pyarrow is not installed.
+        EoslogError
+            What `poll` raises.
         """
         if others:
             refuse_parameters("poll_arrow", others)
         return self._given(self._polled_arrow, timeout, max_bytes)
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one after the other, for ever; ends when the consumer is closed.
+        """Return the records one after the other, for ever; ends when the consumer is closed.
 
-        The positions move with the records that are handed out: a `commit` in the loop covers the
-        record at hand, and a loop that is left early loses none. Raises as `poll` does.
+        Positions follow the records: a `commit` in the loop covers the current record, and a loop
+        that is left early loses none. Raises what `poll` raises.
         """
         while True:
             try:

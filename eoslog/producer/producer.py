@@ -49,7 +49,7 @@ def closed_error() -> EoslogError:
 
 @with_methods_of_other_clients
 class Producer(Sender):
-    """Writes records; `Store.producer` makes it. Threads may share it.
+    """Writer of records; `Store.producer` makes it. Threads may share it.
 
     `send` gathers records one by one, `append` takes columns of them, `flush` waits for the disk.
     An idempotent producer (the default) numbers its records at each partition: a batch is written
@@ -67,8 +67,8 @@ class Producer(Sender):
       producer asks `next_sequence`;
     - ProducerFencedError, OutOfOrderSequenceError: another producer has the name, or wrote under
       this one's id. It takes nothing more;
-    - ConcurrentAccessError: called from within a call of this producer, by the same thread;
-      the call did nothing (a `close` closed nothing), and the append it came into goes on;
+    - ConcurrentAccessError: called from within a call of this producer, by the same thread; the
+      call did nothing (a `close` closed nothing), and the interrupted call goes on;
     - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
       beyond the topic's limits), it stays until `discard_gathered`.
 
@@ -214,9 +214,15 @@ class Producer(Sender):
         """Append what was gathered, and make all that this producer appended power-safe.
 
         With durability "process" nothing is synced, nor in a transaction: the commit does that. All
-        partitions are tried; the first error is raised, and the next flush syncs again what could
-        not be synced. It takes no timeout. Raises what `append` raises, and
-        UnknownTopicOrPartitionError if a topic was deleted with records that were gathered for it.
+        partitions are tried; the first error is raised, and the next flush tries the others again.
+        It takes no timeout.
+
+        Raises
+        ------
+        UnknownTopicOrPartitionError
+            A topic was deleted with records that were gathered for it.
+        EoslogError
+            What `append` raises.
         """
         if timeout or others:
             refuse_parameters("flush", others or {"timeout": timeout})
@@ -239,6 +245,12 @@ class Producer(Sender):
         It counts from 0, over restarts, crashes, retention and new producer ids, and includes
         records that `send` gathered. For a producer without a name it counts what this object
         wrote.
+
+        Parameters
+        ----------
+        topic : str
+        partition : int
+            0 or more.
 
         Raises
         ------
@@ -368,8 +380,17 @@ class Producer(Sender):
         `store.commit_prepared` or `store.abort_prepared`. An `init_transactions()` of its id aborts
         it, unless it keeps it.
 
-        Raises IllegalStateError without an open transaction, or for one that wrote nothing; and
-        what `flush` raises.
+        Returns
+        -------
+        PreparedTransaction
+            Its `token`, a text, names the transaction from now on.
+
+        Raises
+        ------
+        IllegalStateError
+            No transaction is open, or it wrote nothing.
+        EoslogError
+            What `flush` raises.
         """
         with self._lock:
             return self._manager(ends=True).prepare()
@@ -406,15 +427,13 @@ class Producer(Sender):
         """Flush, and take nothing more. A second call does nothing, or what an interrupt (Ctrl-C)
         left of the first.
 
-        Another thread's `send` returned before, and its record is flushed, or it
-        raises LogClosedError. If flushing fails, the producer is closed all the same, and the error
-        raised: what was gathered is lost then. A fenced producer raises ProducerFencedError if it
-        held records.
+        If the flush fails, the producer is closed, the error is raised, and gathered records are
+        lost. A fenced producer raises ProducerFencedError if it held records. A concurrent `send`
+        is flushed or raises LogClosedError.
 
-        With a transactional id an open transaction is aborted, also one whose commit was
-        interrupted before its decision; after it the commit is completed. A prepared transaction
-        stays prepared. If the abort fails, the error is raised, and the transaction is aborted when
-        its timeout has passed.
+        With a transactional id an undecided transaction is aborted, an interrupted commit with a
+        decision is completed, and a prepared transaction stays prepared. If the abort fails, the
+        error is raised, and the transaction is aborted after its timeout.
         """
         if self._is_parents:
             return

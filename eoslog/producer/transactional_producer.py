@@ -1,4 +1,4 @@
-"""Writing in transactions: all that one sends, and its offsets, becomes visible, or nothing."""
+"""Producer of transactions: their records and offsets become visible together, or not at all."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,28 +18,44 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 
 class TransactionalProducer(Producer):
-    """Writes in transactions; `Store.producer(transactional_id=...)` makes it. Threads may share
-    it, and with it its one open transaction.
+    """Producer of transactions; `Store.producer(transactional_id=...)` makes it. Threads may share
+    it and its one open transaction.
 
-    First `init_transactions()`; then, again and again, `with producer.transaction():` with `send`,
-    `append` and `send_offsets_to_transaction` in it. On return of a commit all of it is decided,
-    as durable as the store's durability says, and readers of "read_committed" see it; a crash
-    before that leaves nothing of it, one after that takes nothing away.
+    Call `init_transactions()` first; then, for each transaction, `with producer.transaction():`
+    with `send`, `append` and `send_offsets_to_transaction` in it. When the commit returns, the
+    transaction is decided, as durable as the store's durability says, and visible to
+    "read_committed" readers. A crash before the decision leaves nothing of it.
 
-    There is no linger: a full batch is appended at once, the rest at `flush` or at the commit, and
-    syncs are left to the commit. Records are visible only after it anyway.
+    There is no linger: a full batch is appended at once, the rest at `flush` or at the commit,
+    which also syncs.
 
     After an error:
 
-    - IllegalStateError, TypeError, ValueError: the call did nothing, all is as it was;
+    - IllegalStateError, TypeError, ValueError: the call did nothing;
     - ProducerFencedError: the transactional id was taken over, or the transaction took longer than
-      its timeout; the message says who did it and when. Nothing more is written; close it;
+      its timeout; the message names the successor and the time. Nothing more is written; close it;
     - StoreFailedError of a commit: the next opening of the store finds out if it is decided;
-    - ConcurrentAccessError: called from within a call of this producer, by the same thread;
-      the call did nothing, and the append it came into goes on;
+    - ConcurrentAccessError: called from within a call of this producer, by the same thread; the
+      call did nothing, and the interrupted call goes on;
     - LogClosedError, ForkedProcessError: the store is not open any more;
     - any other, in a transaction: call `abort_transaction` and begin again. The transaction's other
-      calls raise TransactionAbortableError until then. `transaction()` does so by itself.
+      calls raise TransactionAbortableError until then. `transaction()` aborts by itself.
+
+    Parameters
+    ----------
+    parts : ProducerParts
+        Parts of the open store.
+    transactional_id : str
+        1 to 480 bytes of UTF-8. A later producer of the id fences this one.
+    transaction_timeout_ms : int
+        Milliseconds from a transaction's first record after which it is aborted.
+    config : mapping of str to object, optional
+        Settings of a transactional producer; "transaction.timeout.ms" wins over the argument.
+
+    Raises
+    ------
+    InvalidConfigError, TypeError, ValueError
+        An argument is wrong.
     """
 
     _transactions: TransactionManager
@@ -66,7 +82,7 @@ class TransactionalProducer(Producer):
 
     @property
     def transactional_id(self) -> str:
-        """The id that makes one producer the successor of another, over restarts too."""
+        """Id that makes one producer the successor of another, over restarts too."""
         return self._transactions.transactional_id
 
     def __repr__(self) -> str:

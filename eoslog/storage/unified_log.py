@@ -502,7 +502,7 @@ class UnifiedLog:
         )
 
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
-        """The aborted transactions with offsets from `first` to `last` (inclusive)."""
+        """Return the aborted transactions with offsets from `first` to `last` (inclusive)."""
         first, last = whole_number(first, "an offset"), whole_number(last, "an offset")
         return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 

@@ -245,10 +245,10 @@ class Store:
     ) -> dict[str, TopicDescription]:
         """Create many topics at once, `{"orders": 4, "payments": 1}`; durable on return.
 
-        All are created, or none is, also if the process dies in the call. It costs less than one
-        call for each: the list of topics is written and synced once, and above 32 partitions the
-        file system is synced once, not each directory. `config` and `exist_ok` are those of
-        `create_topic`, for all. Raises what `create_topic` raises.
+        All are created, or none is, also if the process dies in the call. The list of topics is
+        written and synced once, and above 32 partitions the file system, not each directory.
+        `config` and `exist_ok` are those of `create_topic`, for all. Raises what `create_topic`
+        raises.
         """
         if not isinstance(partitions, Mapping):
             raise TypeError(
@@ -309,9 +309,13 @@ class Store:
         A deletion cut short is finished when the store is opened next. What producers gathered for
         the topic is lost: their next flush raises UnknownTopicOrPartitionError.
 
-        Raises UnknownTopicOrPartitionError, InvalidTopicError; StoreError and its
-        subclasses if files cannot be removed: the topic is gone all the same, its name is free once
-        they are, and each opening tries again. ConcurrentAccessError in the middle of another call.
+        Raises
+        ------
+        UnknownTopicOrPartitionError, InvalidTopicError
+            There is no such topic of a user.
+        StoreError
+            Files cannot be removed: the topic is gone, its name is free once they are removed, and
+            each opening tries again.
         """
         self._check_open()
         check_user_topic_name(name)
@@ -467,7 +471,7 @@ class Store:
         return found
 
     def describe_group(self, name: str) -> GroupDescription:
-        """A group's state, generation and members, and which partitions each of them reads.
+        """Return a group's state, generation and members, and the partitions of each.
 
         Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
         """
@@ -533,12 +537,17 @@ class Store:
     ) -> None:
         """End a transaction: that of an id, or the one that is open at a partition since an offset.
 
-        The id's producer is fenced, whether a transaction is open or not, and an open one, a
-        prepared one too, is aborted. By partition: a transaction that an id has under way is
-        aborted with the id, as a whole; one that hangs is aborted there, or ended as it was decided
-        if only its marker is lost. Raises InvalidRequestError (neither or both are given),
-        TransactionalIdNotFoundError, UnknownTopicOrPartitionError, InvalidTxnStateError (nothing is
-        open since that offset), StoreError.
+        By id: its producer is fenced, and an open or prepared transaction is aborted. By partition:
+        a transaction of an id is aborted as a whole; a hanging one is aborted there, or ended as it
+        was decided if only its marker is lost.
+
+        Raises
+        ------
+        InvalidRequestError
+            Give an id, or topic, partition and start offset.
+        TransactionalIdNotFoundError, UnknownTopicOrPartitionError, StoreError
+        InvalidTxnStateError
+            Nothing is open since that offset.
         """
         self._check_open()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
@@ -561,12 +570,12 @@ class Store:
         topic: str | None = None,
         partition: int | None = None,
     ) -> list[HangingTransaction]:
-        """The transactions that nothing will ever end, in all partitions, a topic's, or one.
+        """Return the transactions that nothing will end, in all partitions, a topic's, or one.
 
-        Open at a partition, last written to longer ago than `max_transaction_timeout_ms`, and not
-        under way by any transactional id. `abort_transaction` with topic, partition and start
-        offset ends one. Opens the partitions. Raises UnknownTopicOrPartitionError,
-        InvalidRequestError (a partition without a topic), CorruptRecordError.
+        They are open at a partition, were last written to more than `max_transaction_timeout_ms`
+        ago, and belong to no transactional id. `abort_transaction` with topic, partition and start
+        offset ends one. Raises UnknownTopicOrPartitionError, InvalidRequestError (a partition
+        without a topic), CorruptRecordError.
         """
         self._check_open()
         timeout_ms = whole_number(max_transaction_timeout_ms, "a transaction timeout")
@@ -583,8 +592,8 @@ class Store:
     def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
         """Commit prepared transactions, each by a decision of its own.
 
-        A repetition does no harm until the id goes on. All are tried; the first error is raised,
-        the others are its notes.
+        A call may be repeated until the id goes on. All are tried; the first error is raised, with
+        the others as notes. The decisions are durable on return.
 
         Raises
         ------
@@ -603,7 +612,7 @@ class Store:
         self._files.transaction_admin.decide(prepared, commit=True)
 
     def abort_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
-        """Abort prepared transactions; otherwise as `commit_prepared`."""
+        """Abort prepared transactions, each by a decision of its own, as `commit_prepared`."""
         self._check_open()
         self._files.transaction_admin.decide(prepared, commit=False)
 
@@ -657,19 +666,19 @@ class Store:
         return self._staged.application(app_id)
 
     def begin_run(self, app_id: str) -> str:
-        """Register a new run of an application, which overtakes all others; its name. Durable."""
+        """Register a run of an application that overtakes all others; return its name. Durable."""
         self._check_open()
         return self._staged.begin_run(app_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
-        """Remove what a run staged that will not be committed; how many files went."""
+        """Remove the files of a run that will not be committed; return their number."""
         self._check_open()
         return self._staged.sweep_run(app_id, run_id)
 
     # Looking after it.
 
     def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
-        """Offsets of all partitions of these topics, or of all topics, that cut no transaction.
+        """Return offsets of all partitions of these or all topics that cut no transaction.
 
         A `read_committed` reader that stops at these offsets sees all records of a committed
         transaction, or of a staged job, that are in these partitions, or none. For the same
