@@ -300,7 +300,7 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     control_store(&log.page.active_base_offset, active.base_offset)
     if is_next:
         # In this order: who dies in between leaves the capacity of the one before, which is as good
-        # for a segment that nobody else has mapped.
+        # for a segment that no other process has mapped.
         control_store(&log.page.active_capacity_bytes, active.map_bytes)
     control_store(&log.page.active_valid_bytes, active.used_bytes)
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
