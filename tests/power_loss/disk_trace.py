@@ -6,13 +6,12 @@ import ctypes
 import json
 import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from c_library import built_library
+from harness.crew import NurseryClient, printed_by
 
 SOURCE = Path(__file__).with_name("disk_trace.c")
 NUMBERS = struct.Struct("<4Q")
@@ -50,19 +49,12 @@ def end() -> None:
     ctypes.CDLL(None).trace_end()
 
 
-def events_of(module: str, folder: Path, *arguments: object) -> list[Event]:
+def events_of(nursery: NurseryClient, module: str, folder: Path, *arguments: object) -> list[Event]:
     """Run a test module as a program, preloaded, and return the events that it left in the file
     "trace" of the folder; that is its first argument.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", f"power_loss.{module}", *map(str, (folder, *arguments))],
-        env=os.environ | {"LD_PRELOAD": str(build_library(folder))},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    code = f"import runpy; runpy.run_module('power_loss.{module}', run_name='__main__')"
+    printed_by(code, folder, *arguments, of=nursery)
     return list(read(folder / "trace"))
 
 

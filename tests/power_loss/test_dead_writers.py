@@ -20,10 +20,10 @@ pytestmark = pytest.mark.crash
 LEFT = b"left behind" * 200
 
 
-def test_what_a_dead_writer_left_does_not_come_back(tmp_path):
+def test_what_a_dead_writer_left_does_not_come_back(tmp_path, events_of):
     disk = Disk()
     was_left = False
-    for event in disk_trace.events_of("test_dead_writers", tmp_path):
+    for event in events_of("test_dead_writers", tmp_path):
         disk.take(event)
         was_left |= LEFT in event.first
     assert was_left

@@ -29,17 +29,17 @@ IS_SPOILED = "the bytes of one that went were changed"
 
 
 @pytest.mark.parametrize("spares", [0, 2], ids=["removed", "recycled"])
-def test_the_name_of_each_is_gone_on_disk_before_the_next_goes(tmp_path, spares):
-    steps = steps_of_a_deletion(tmp_path, spares)
+def test_the_name_of_each_is_gone_on_disk_before_the_next_goes(events_of, tmp_path, spares):
+    steps = steps_of_a_deletion(events_of, tmp_path, spares)
     assert steps.count(GOES) == SEGMENTS - 1
     gone = [number for number, step in enumerate(steps) if step == GOES]
     for one, following in pairwise(gone):
         assert IS_SYNCED in steps[one:following]
 
 
-def test_the_bytes_of_a_recycled_one_change_only_when_its_name_is_gone_on_disk(tmp_path):
+def test_the_bytes_of_a_recycled_one_change_only_when_its_name_is_gone_on_disk(events_of, tmp_path):
     """With its old name back it would be a segment that was torn."""
-    steps = steps_of_a_deletion(tmp_path, 2)
+    steps = steps_of_a_deletion(events_of, tmp_path, 2)
     assert steps.count(IS_SPOILED) == 2
     last_gone = max(number for number, step in enumerate(steps) if step == GOES)
     assert IS_SYNCED in steps[last_gone : steps.index(IS_SPOILED)]
@@ -67,8 +67,8 @@ def segment_names(files: PartitionFiles) -> set[int]:
     return {int(path.stem) for path in files.directory.glob("*.log")}
 
 
-def steps_of_a_deletion(folder: Path, spares: int) -> list[str]:
-    events = disk_trace.events_of("test_deletions_in_order", folder, spares)
+def steps_of_a_deletion(events_of, folder: Path, spares: int) -> list[str]:
+    events = events_of("test_deletions_in_order", folder, spares)
     begun = next(at for at, event in enumerate(events) if event.kind == BEGUN)
     return [step for event in events[begun:] if (step := step_of(event))]
 

@@ -26,8 +26,8 @@ OLDER = [f"older-{number}" for number in range(40)]
 
 
 @pytest.mark.parametrize("work", ["changes", "upgrade"])
-def test_a_cut_leaves_the_list_before_or_after_a_change(tmp_path: Path, work: str):
-    events = disk_trace.events_of("test_list_of_topics", tmp_path, work)
+def test_a_cut_leaves_the_list_before_or_after_a_change(tmp_path: Path, events_of, work: str):
+    events = events_of("test_list_of_topics", tmp_path, work)
     states = [json.loads(event.first)["topics"] for event in events if event.kind == MARK]
     done = -1
     disk = Disk()

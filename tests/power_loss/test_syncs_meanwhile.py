@@ -19,8 +19,8 @@ COMMITS = 3
 LARGE_BYTES = 200_000
 
 
-def test_the_record_is_written_between_the_begin_of_the_sync_and_its_end(tmp_path: Path):
-    events = disk_trace.events_of("test_syncs_meanwhile", tmp_path)
+def test_the_record_is_written_between_the_begin_of_the_sync_and_its_end(tmp_path: Path, events_of):
+    events = events_of("test_syncs_meanwhile", tmp_path)
     events = events[[one.kind for one in events].index(BEGUN) :]
     (segment,) = {one.inode for one in events if one.kind == SYNC_BEGUN}
     (journal,) = {one.inode for one in events if one.kind == SYNCED and one.number == 0}

@@ -20,8 +20,8 @@ TOPICS = {f"topic-{number}": 2 for number in range(30)}
 STATES = 24
 
 
-def test_a_cut_leaves_all_topics_or_none(tmp_path: Path):
-    events = disk_trace.events_of("test_topics_at_once", tmp_path)
+def test_a_cut_leaves_all_topics_or_none(tmp_path: Path, events_of):
+    events = events_of("test_topics_at_once", tmp_path)
     created = next(at for at, one in enumerate(events) if one.kind == MARK)
     assert any(one.kind == ALL_SYNCED for one in events[:created])
     found = set()

@@ -26,10 +26,10 @@ pytestmark = pytest.mark.crash
 
 @pytest.mark.parametrize("work", ["recovery", "adoption"])
 def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records(
-    tmp_path: Path, work: str
+    tmp_path: Path, events_of, work: str
 ):
     """Else a power cut takes a file whose content was synced, and with it what was promised."""
-    events = disk_trace.events_of("test_unsynced_names", tmp_path, work)
+    events = events_of("test_unsynced_names", tmp_path, work)
     synced = [one.first.decode() for one in events if one.kind == SYNCED and one.number == 1]
     assert synced == [f"{TOPIC}-0"]
 
@@ -91,12 +91,12 @@ with eoslog.open({str(path)!r}) as store:
 @pytest.mark.parametrize("work", ["roll", "job"])
 @pytest.mark.parametrize("state", ["new", "checkpointed", "process"])
 def test_a_page_has_its_name_on_disk_before_a_second_segment_comes(
-    tmp_path: Path, work: str, state: str
+    tmp_path: Path, events_of, work: str, state: str
 ):
     """Else a power cut leaves a log that nothing knows: it passes for one that was moved here, and
     what is lost between two of its segments for what a compaction took.
     """
-    events = disk_trace.events_of("test_unsynced_names", tmp_path, f"{work}:{state}")
+    events = events_of("test_unsynced_names", tmp_path, f"{work}:{state}")
     events = events[[one.kind for one in events].index(BEGUN) :]
     named = [
         at

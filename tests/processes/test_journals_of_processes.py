@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness.waiting import eventually
 from processes import store_calls
 from processes.lanes import TOPIC, Lanes, make_store, records_of, write_lane
 from reference_model import batch_codec as codec
+from short_form import short_form
 
 import eoslog
 from eoslog.bindings.control_state import control_state
@@ -82,8 +84,10 @@ def journals_in(path: Path) -> list[Path]:
     return sorted((path / "state" / "journal").iterdir())
 
 
-@pytest.mark.parametrize("sizes", [SMALL, LARGE])
-@pytest.mark.parametrize("background", [QUIET, BUSY])
+@pytest.mark.parametrize(
+    ("background", "sizes"),
+    short_form(product([QUIET, BUSY], [SMALL, LARGE]), (QUIET, SMALL), (BUSY, LARGE)),
+)
 def test_all_die_and_the_power_goes(tmp_path, sizes, background):
     path = tmp_path / "store"
     make_store(path, PARTITIONS)

@@ -250,7 +250,7 @@ def kill_loop(root: Path, durability: str, *, seed: int, rounds: int, round_s: f
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_processes_killed_at_random(tmp_path, durability):
     seed = int(os.environ.get("EOSLOG_SEED", "20261121"))
-    kill_loop(tmp_path / "life", durability, seed=seed, rounds=4, round_s=2.0)
+    kill_loop(tmp_path / "life", durability, seed=seed, rounds=4, round_s=1.0)
 
 
 @pytest.mark.soak

@@ -72,7 +72,7 @@ def test_readers_at_the_tail_of_several_writers(tmp_path):
         reader.begin(read_lanes, TOPIC, str(stop))
         raw.begin(read_raw, TOPIC, str(stop))
         for number, member in enumerate(writers):
-            member.begin(write_lane, f"lane-{number}", 0, named=number == 0, seconds=1.5)
+            member.begin(write_lane, f"lane-{number}", 0, named=number == 0, seconds=0.7)
         counts = [member.answer() for member in writers]
         stop.touch()
         reader.answer()
@@ -248,7 +248,7 @@ def test_a_snapshot_cuts_no_transaction_of_other_processes(tmp_path):
         writers = [crew.join("writer") for _ in range(2)]
         reader = crew.join("reader")
         for number, member in enumerate(writers):
-            member.begin(write_transactions, f"t-{number}", 3, 2.0, number)
+            member.begin(write_transactions, f"t-{number}", 3, 1.0, number)
         reader.begin(take_snapshots, 2.0)
         assert min(member.answer() for member in writers) > 0
         assert reader.answer() > 0
@@ -326,7 +326,7 @@ def test_retention_by_one_process_while_another_reads(tmp_path):
         deadline_s = time.monotonic() + TIMEOUT_S
         while writer.call(store_calls.offsets_of, TOPIC)["log_start_offset"] == 0:
             assert time.monotonic() < deadline_s, "retention does nothing"
-            writer.begin(write_lane, "lane", 0, named=True, seconds=2.0, pause_s=0.0002)
+            writer.begin(write_lane, "lane", 0, named=True, seconds=1.0, pause_s=0.0002)
             writer.answer()
         stop.touch()
         first, last, _ = reader.answer()

@@ -128,7 +128,7 @@ def test_one_id_in_three_processes(tmp_path, killed):
     with Crew(path) as crew:
         members = [crew.join() for _ in range(3)]
         for number, member in enumerate(members):
-            member.begin(wrestle, "t", f"lane-{number}", 3.0, number)
+            member.begin(wrestle, "t", f"lane-{number}", 1.5, number)
         if killed:
             for number in range(3, 15):
                 time.sleep(noise.random() * 0.2)
@@ -136,7 +136,7 @@ def test_one_id_in_three_processes(tmp_path, killed):
                 victim.kill()
                 said += victim.all_said
                 members.append(crew.join())
-                members[-1].begin(wrestle, "t", f"lane-{number}", 1.5, number)
+                members[-1].begin(wrestle, "t", f"lane-{number}", 0.7, number)
         fenced = sum(member.answer() for member in members)
         assert fenced > 0
         crew.all_leave()
@@ -154,7 +154,7 @@ def test_ids_of_one_state_partition_in_many_processes(tmp_path):
         members = [crew.join() for _ in range(4)]
         for number, member in enumerate(members):
             member.begin(
-                wrestle, ("AaAa", "BBBB", "AaBB", "BBAa")[number], f"lane-{number}", 1.5, number
+                wrestle, ("AaAa", "BBBB", "AaBB", "BBAa")[number], f"lane-{number}", 0.7, number
             )
         for member in members:
             member.answer()

@@ -42,7 +42,7 @@ def test_four_writers(tmp_path, named, partitions):
         members = [crew.join("writer") for _ in range(4)]
         for number, member in enumerate(members):
             member.begin(
-                write_lane, f"lane-{number}", number % partitions, named=named, seconds=1.0
+                write_lane, f"lane-{number}", number % partitions, named=named, seconds=0.5
             )
         counts = [member.answer() for member in members]
         assert min(counts) > 0
@@ -82,7 +82,7 @@ def test_writers_who_wait_for_the_disk(tmp_path, durability):
     with Crew(path, durability=durability) as crew:
         members = [crew.join("writer") for _ in range(3)]
         for number, member in enumerate(members):
-            member.begin(write_lane, f"lane-{number}", 0, named=number == 0, seconds=0.7)
+            member.begin(write_lane, f"lane-{number}", 0, named=number == 0, seconds=0.4)
         assert min(member.answer() for member in members) > 0
         crew.all_leave()
         check_all(path, crew)

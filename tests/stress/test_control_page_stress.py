@@ -21,7 +21,7 @@ FLAGS = ["-std=gnu11", "-g", "-pthread", "-Wall", "-Wextra"]
 # Sanitizers do not follow fences alone; the loads and stores beside them are atomic too.
 SANITIZED = ["-O1", "-fsanitize=thread", "-Wno-unknown-warning-option", "-Wno-tsan"]
 IN_FIXED_PLACES = ["setarch", platform.machine(), "-R"]
-SHORT_S = 2.0
+SHORT_S = 1.0
 SOAK_S = 120.0
 # A busy machine may leave a run too little time for all that is to happen in it.
 LONGEST_S = 200.0

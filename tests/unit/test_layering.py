@@ -68,10 +68,15 @@ def imports_of_cython(text: str, *, cimports_only: bool = False) -> list[str]:
     return found
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def imports_of_python(text: str) -> list[str]:
     """Dotted names that Python source imports, those inside functions and type checks too."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -274,7 +279,7 @@ CALENDAR_NOW = {"now", "utcnow", "today"}
 def wall_clock_reads(text: str) -> list[int]:
     """The lines of Python source that read the wall clock, or that could hide a reading."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.ImportFrom) and node.module == "time":
             found += [node.lineno for alias in node.names if alias.name in WALL_CLOCK]
         elif isinstance(node, ast.Attribute):
@@ -327,7 +332,7 @@ FACES = {"eoslog", "eoslog.__main__"}
 @functools.cache
 def trees() -> dict[str, ast.Module]:
     """The modules, parsed."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    return {name: parsed(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def table() -> dict[str, set[str]]:
