@@ -71,7 +71,7 @@ class PartitionProducers:
         self._topic_partition = topic_partition
         self._partition = topic_partition.partition
         self._topic_id = topic_id
-        self._rows = rows
+        self.rows = rows
         # Held by work on the table and the rows together; it keeps out an eviction.
         self._lock = ThreadLock()
         self._rows_generation = -1
@@ -167,11 +167,11 @@ class PartitionProducers:
 
     def _restore_table(self) -> str:
         try:
-            self._rows_generation = self._rows.generation
+            self._rows_generation = self.rows.generation
             return self._restore_from_rows()
         except StateStoreDamagedError:
             # It was re-created, empty; the log has all that it held.
-            self._rows_generation = self._rows.generation
+            self._rows_generation = self.rows.generation
             return self.log.restore_producers(None, 0)
 
     def reattach(self) -> None:
@@ -199,7 +199,7 @@ class PartitionProducers:
 
     def _restore_from_rows(self) -> str:
         while True:
-            head = self._rows.read_head(self._topic_id, self._partition)
+            head = self.rows.read_head(self._topic_id, self._partition)
             if head is None or head.offset > self.log.log_end_offset or self._is_outlived(head):
                 self._drop_untrue_rows(head)
                 return self.log.restore_producers(None, 0)
@@ -210,7 +210,7 @@ class PartitionProducers:
             if head.row_count > self.cached_max:
                 needed = self.log.producer_ids_since(head.offset)
             # An open transaction bounds what readers see: its producer comes too.
-            found = self._rows.read_rows(self._topic_id, self._partition, head, needed)
+            found = self.rows.read_rows(self._topic_id, self._partition, head, needed)
             if found is not None:
                 break
         evicted_count = max(0, head.row_count - len(found.rows))
@@ -245,8 +245,8 @@ class PartitionProducers:
         """
         if self.log.attached:
             return  # The process that opened the log has done it.
-        if head is not None or self._rows.rows_after(self._topic_id, self._partition, 0, 1):
-            self._rows.delete_partition(self._topic_id, self._partition)
+        if head is not None or self.rows.rows_after(self._topic_id, self._partition, 0, 1):
+            self.rows.delete_partition(self._topic_id, self._partition)
 
     def persist(self, *, behind_max: int = 0) -> None:
         """Write changed rows to LMDB, synced, and evict idle producers until `cached_max` are left.
@@ -258,13 +258,14 @@ class PartitionProducers:
         self._with_rows(lambda: self._persist(behind_max))
 
     def _persist(self, behind_max: int) -> None:
-        if self._rows_generation != self._rows.generation:
+        if self._rows_generation != self.rows.generation:
             return  # LMDB was lost while this partition was open: its rows are no longer whole.
         self._write_changed_rows(behind_max)
         if self.log.producer_count > self.cached_max:
             self.log.evict_producers(self.cached_max)
 
-    def _store_abort_files(self) -> None:
+    def store_abort_files(self) -> None:
+        """Write and sync the index of aborted transactions."""
         try:
             with named_os_errors(f"syncing the aborted transactions of {self._topic_partition}"):
                 self.log.store_abort_files(True)
@@ -281,9 +282,9 @@ class PartitionProducers:
             return
         # The replay of the next opening begins at the rows' offset: what was aborted below must be
         # in the files by then.
-        self._store_abort_files()
+        self.store_abort_files()
         try:
-            true_at = self._rows.write_rows(
+            true_at = self.rows.write_rows(
                 self._topic_id,
                 self._partition,
                 rows,
@@ -313,7 +314,7 @@ class PartitionProducers:
 
     def _note_newer_rows(self, behind_max: int) -> bool:
         """Note what another process stored, and return True if that is enough."""
-        head = self._rows.read_head(self._topic_id, self._partition)
+        head = self.rows.read_head(self._topic_id, self._partition)
         if head is None or head.offset <= self.persisted_offset:
             return False
         end = self._note_persisted(head.offset)
@@ -394,7 +395,7 @@ class PartitionProducers:
         )
 
     def _read_row(self, producer_id: int) -> bytes | None:
-        row = self._rows.read_row(self._topic_id, self._partition, producer_id)
+        row = self.rows.read_row(self._topic_id, self._partition, producer_id)
         return None if row is None or self._had_expired(row) else row
 
     def forget(self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None) -> int:
@@ -420,19 +421,19 @@ class PartitionProducers:
         gone = set(producer_ids)
         for producer_id in evicted:
             if self.log.producer(producer_id) is None:
-                row = self._rows.read_row(self._topic_id, self._partition, producer_id)
+                row = self.rows.read_row(self._topic_id, self._partition, producer_id)
                 if row is not None:
                     self._install_row(row)
                     gone.add(producer_id)
         if not gone:
             return 0
-        if self._rows_generation == self._rows.generation:
+        if self._rows_generation == self.rows.generation:
             # First the rows as of now. A replay from older ones, without this producer's, would
             # read the end of a transaction without its beginning.
             self._write_changed_rows()
         gone -= set(self.log.drop_producers(gone, oldest_timestamp_ms))
         # A row that another process wrote since then stays: its producer is in use.
-        self._rows.delete_producers(
+        self.rows.delete_producers(
             self._topic_id, self._partition, gone, changed_up_to=self.persisted_offset
         )
         return len(gone)
@@ -451,10 +452,10 @@ class PartitionProducers:
 
     def _drop_without_row(self, gone: set[int]) -> frozenset[int]:
         """Drop those of the producers that have no row in LMDB, and return the others."""
-        with_row = self._rows.having_row(self._topic_id, self._partition, gone)
+        with_row = self.rows.having_row(self._topic_id, self._partition, gone)
         end = self.log.log_end_offset
         self.log.drop_producers(gone - with_row)
-        if self._rows_generation == self._rows.generation:
+        if self._rows_generation == self.rows.generation:
             self._dropped.update(dict.fromkeys(gone - with_row, end))
         return with_row
 
@@ -475,7 +476,7 @@ class PartitionProducers:
             saved_up_to = self.take_complete_snapshot()
             self.persist()
         except StoreFullError:
-            if self._rows_generation == self._rows.generation:
+            if self._rows_generation == self.rows.generation:
                 saved_up_to = max(saved_up_to, self.persisted_offset)
             if saved_up_to <= self.log.first_base_offset:
                 raise
@@ -553,7 +554,7 @@ class PartitionProducers:
         self.log.install_producer(row, was_evicted=self.log.evicted_producer_count > 1)
 
     def _check_rows_whole(self) -> None:
-        if self._rows_generation != self._rows.generation:
+        if self._rows_generation != self.rows.generation:
             raise StoreFailedError(
                 f"{self._topic_partition}: the rows of idle producers were lost while the store "
                 "was open; reopen it to restore them from the log"
@@ -564,12 +565,12 @@ class PartitionProducers:
         there are none, or they were lost since.
         """
         try:
-            head = self._rows.read_head(self._topic_id, self._partition)
+            head = self.rows.read_head(self._topic_id, self._partition)
         except StateStoreDamagedError:
             return None
         if head is None:
             return None
-        return str(self._rows.path), self._rows_until_lost(), head.offset
+        return str(self.rows.path), self._rows_until_lost(), head.offset
 
     def _rows_until_lost(self) -> Iterable[bytes]:
         with suppress(StateStoreDamagedError):
@@ -579,7 +580,7 @@ class PartitionProducers:
     def _all_rows(self) -> Iterable[tuple[int, bytes]]:
         next_id = 0
         while True:
-            rows = self._rows.rows_after(self._topic_id, self._partition, next_id, ROWS_PER_LOOK)
+            rows = self.rows.rows_after(self._topic_id, self._partition, next_id, ROWS_PER_LOOK)
             yield from rows
             if len(rows) < ROWS_PER_LOOK:
                 return

@@ -157,7 +157,7 @@ class CompactedLog:
                 numbers = self._partitions.existing_state_partitions()
             self._generation = self._index.generation
             for number in numbers:
-                self._open(number)
+                self.open_partition(number)
 
     def _is_closed_end(self, number: int) -> bool:
         """True if the index is true up to where a partition was closed. An old copy of LMDB is not,
@@ -192,12 +192,14 @@ class CompactedLog:
         """Read what any process has appended to a partition."""
         with self._lock:
             self._mend()
-            self._open(number).read_on(self._transactions.note_foreign, self._transactions.note_gap)
+            self.open_partition(number).read_on(
+                self._transactions.note_foreign, self._transactions.note_gap
+            )
 
     def watch(self, record_type: int, name: str) -> WatchedKey:
         """Watch a key: note from now on when another process writes its record."""
         with self._lock:
-            opened = self._open(state_partition_of(name))
+            opened = self.open_partition(state_partition_of(name))
             return WatchedKey(opened, state_key(record_type, name), self.catch_up)
 
     def look_after(self) -> None:
@@ -238,13 +240,13 @@ class CompactedLog:
         key = state_key(record_type, name)
         value = json.dumps({"version": RECORD_VERSION, **state}, separators=(",", ":")).encode()
         with self._held(key), self._lock:
-            opened = self._open(state_partition_of(name))
+            opened = self.open_partition(state_partition_of(name))
             return opened.append(key, value, self._sync if sync is None else sync)
 
     def sync(self, name: str) -> None:
         """Sync the newest record of a name, of any writer. Raises StoreFailedError."""
         with self._lock:
-            partition = self._open(state_partition_of(name)).partition
+            partition = self.open_partition(state_partition_of(name)).partition
         partition.make_durable(partition.log_end_offset)
 
     def sync_all(self) -> None:
@@ -269,7 +271,7 @@ class CompactedLog:
         with self._held(key), self._lock:
             record = self._newest(key, number)
             if record is not None and record.value is not None and record.offset < upper_bound:
-                self._open(number).append(key, record.value, sync=False)
+                self.open_partition(number).append(key, record.value, sync=False)
         return upper_bound
 
     # Transactional ids. Their entries append by themselves.
@@ -282,7 +284,7 @@ class CompactedLog:
         """The partition for the records of a transactional id, opened."""
         number = state_partition_of(transactional_id)
         with self._lock:
-            return self._open(number).partition
+            return self.open_partition(number).partition
 
     def transaction(self, transactional_id: str) -> StateRecord | None:
         """The newest record of an id that is known here; None if it has none."""
@@ -332,13 +334,13 @@ class CompactedLog:
         oldest first.
         """
         with self._lock:
-            partition = self._open(number).partition
+            partition = self.open_partition(number).partition
         return decisions_from(partition, offset)
 
     def moved(self, transactional_id: str, record: StateRecord) -> None:
         """Note the newest record of an id; its writer holds the lock of the entry."""
         with self._lock:
-            opened = self._open(state_partition_of(transactional_id))
+            opened = self.open_partition(state_partition_of(transactional_id))
             opened.note(transaction_key(transactional_id), record)
 
     # The index.
@@ -423,7 +425,7 @@ class CompactedLog:
         """
         with self._lock:
             for one in partitions:
-                self._open(one.partition)
+                self.open_partition(one.partition)
         bounds = {
             one.partition: min(one.active_base_offset, safe_offset(one.partition))
             for one in partitions
@@ -553,12 +555,12 @@ class CompactedLog:
         if self._generation == self._index.generation:
             return
         for number in self._partitions.existing_state_partitions():
-            self._open(number).read_from(0)
+            self.open_partition(number).read_from(0)
         self._generation = self._index.generation
 
     # The partitions. The caller holds the lock.
 
-    def _open(self, number: int) -> CompactedPartition:
+    def open_partition(self, number: int) -> CompactedPartition:
         """Open a partition, and read what it holds beyond the index."""
         opened = self._opened.get(number)
         if opened is not None:
@@ -585,7 +587,7 @@ class CompactedLog:
         while count != self._opened_count:
             self._opened_count = count
             for number in self._partitions.existing_state_partitions():
-                self._open(number)
+                self.open_partition(number)
             count = self._openings()
 
     def _catch_up_with_all(self) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.crew import TIMEOUT_S, Crew, Member, MemberError
+from harness.crew import Crew, Member, MemberError
 from harness.member_main import Hand
+from harness.waiting import eventually
 from processes import store_calls
 from processes.lanes import TOPIC, make_store
 
@@ -285,11 +286,8 @@ def test_all_processes_die_at_a_step(path, durability, crew, point):
 def test_the_background_thread_settles_within_seconds(path, crew):
     with eoslog.open(path, durability=crew.durability, config=QUIET) as store:
         dead(crew.join(), "flushed")
-        end_s = time.monotonic() + TIMEOUT_S
-        while not is_settled(store) and time.monotonic() < end_s:
-            time.sleep(0.05)
+        eventually(lambda: is_settled(store), "the background thread does not settle it")
         assert state_of(store) == "CompleteAbort"
-        assert is_settled(store)
 
 
 def test_two_settle_the_same_dead_process(store, crew):

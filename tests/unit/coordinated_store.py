@@ -88,7 +88,7 @@ class CoordinatedStore:
         partition = parts_of(self.store).files.state_log.partition_of(transactional_id)
         result = partition.append_columns([value], [transaction_key(transactional_id)])
         number = state_partition_of(transactional_id)
-        parts_of(self.store).files.state_log._open(number).read_from(result.base_offset)
+        parts_of(self.store).files.state_log.open_partition(number).read_from(result.base_offset)
         return int(result.base_offset)
 
     def entry(self, transactional_id: str = ID) -> TransactionEntry:

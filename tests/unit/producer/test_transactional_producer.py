@@ -1343,8 +1343,8 @@ def test_an_abort_index_without_room_is_a_full_disk(topics):
     producer.abort_transaction()
     partition = engine_of(topics).partition("a", 0)
     with full_disk(), pytest.raises(StoreFullError, match="abort index"):
-        partition.producer_state._store_abort_files()
-    partition.producer_state._store_abort_files()
+        partition.producer_state.store_abort_files()
+    partition.producer_state.store_abort_files()
     assert not partition.failed
 
 

@@ -277,7 +277,7 @@ def test_before_ids_expire_all_complete_jobs_are_so_on_disk(store):
     """Those of other processes as well: nobody here knows their ids."""
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
-    records = parts_of(store).files.state_log._open(state_partition_of(APP)).partition
+    records = parts_of(store).files.state_log.partition_of(APP)
     assert records.recovery_point < records.log_end_offset
     with parts_of(store).staged.quiet() as is_quiet:
         assert is_quiet
@@ -288,6 +288,6 @@ def test_a_job_with_a_list_of_its_own_is_complete_on_disk_first(store, monkeypat
     """Its list of files goes with them: what decides it is worth nothing without."""
     monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
-    records = parts_of(store).files.state_log._open(state_partition_of(APP)).partition
+    records = parts_of(store).files.state_log.partition_of(APP)
     assert records.recovery_point == records.log_end_offset
     assert parts_of(store).files.state_log.get(APPLICATION, APP)["state"] == "complete"

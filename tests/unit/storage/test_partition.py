@@ -227,8 +227,8 @@ def adopted(partition, producer_id):
 
 def test_an_adopted_producer_is_forgotten_without_a_write_to_lmdb(partition, monkeypatch):
     first, second = adopted(partition, 1 << 62), adopted(partition, (1 << 62) + 1)
-    monkeypatch.setattr(partition.producer_state._rows, "write_rows", None)
-    monkeypatch.setattr(partition.producer_state._rows, "delete_producers", None)
+    monkeypatch.setattr(partition.producer_state.rows, "write_rows", None)
+    monkeypatch.setattr(partition.producer_state.rows, "delete_producers", None)
     partition.producer_state.forget_adopted([first])
     assert [one.producer_id for one in partition.producers()] == [second]
 

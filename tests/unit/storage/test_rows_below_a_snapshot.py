@@ -45,12 +45,12 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
             started("wait()\n" + SUCCESSOR.format(path=str(path))) as successor,
         ):
             producer_id = int(writer.hear().word)
-            real, end = partition.producer_state._rows.write_rows, 0
+            real, end = partition.producer_state.rows.write_rows, 0
 
             def late(*given, **named):
                 """The rows were gathered; what happens until they are in LMDB."""
                 nonlocal end
-                partition.producer_state._rows.write_rows = real
+                partition.producer_state.rows.write_rows = real
                 writer.tell()
                 end = int(writer.hear().word)
                 writer.kill()
@@ -58,7 +58,7 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
                 successor.hear("opened")
                 return real(*given, **named)
 
-            partition.producer_state._rows.write_rows = late
+            partition.producer_state.rows.write_rows = late
             partition.producer_state.persist()
             successor.tell()
             successor.end()

@@ -50,7 +50,7 @@ def test_an_abort_index_that_went_with_its_topic_is_no_loss(store, monkeypatch, 
     partition = engine_of(store).partition("rows", 0)
     monkeypatch.setattr(partition.producer_state, "log", LogWhoseFilesWent(deleted))
     with pytest.raises(StoreError) as raised:
-        partition.producer_state._store_abort_files()
+        partition.producer_state.store_abort_files()
     assert type(raised.value) is named
 
 

@@ -66,7 +66,7 @@ def write_transaction(store, transactional_id, **fields):
     partition = parts_of(store).files.state_log.partition_of(transactional_id)
     value = encode_transaction_value(**(known | fields))
     result = partition.append_columns([value], [transaction_key(transactional_id)])
-    parts_of(store).files.state_log._open(state_partition_of(transactional_id)).read_from(
+    parts_of(store).files.state_log.open_partition(state_partition_of(transactional_id)).read_from(
         result.base_offset
     )
 
@@ -211,7 +211,7 @@ def test_a_record_that_cannot_be_read_keeps_nobody_from_an_id(open_store):
     store = with_topic(open_store())
     partition = parts_of(store).files.state_log.partition_of("theirs")
     result = partition.append_columns([b"\0\x07nonsense, long enough"], [transaction_key("theirs")])
-    parts_of(store).files.state_log._open(state_partition_of("theirs")).read_from(
+    parts_of(store).files.state_log.open_partition(state_partition_of("theirs")).read_from(
         result.base_offset
     )
     assert next_id(store) == FIRST
