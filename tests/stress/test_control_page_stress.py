@@ -152,7 +152,7 @@ def test_a_broken_protocol_is_noticed(tmp_path, name):
     program, messages = build(tmp_path, ["-O2"], headers)
     assert program is not None, messages
     for seed in range(20):
-        done = run(program, "threads", 3.0, seed)
+        done = run(program, "threads", 1.0, seed)
         if done.returncode:
             break
     assert complaint in done.stderr
