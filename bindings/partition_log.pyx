@@ -30,9 +30,9 @@ from eoslog.native.commit_journal cimport (
     CommitJournal as NativeJournal, DurableWish, make_durable,
 )
 from eoslog.native.control_page cimport (
-    control_durable, control_flag, control_load, control_store,
+    control_durable, control_flag, control_load, control_raise,
 )
-from eoslog.native.deleted_segments cimport log_delete_segments, log_raise_start
+from eoslog.native.deleted_segments cimport log_delete_segments, log_first_to_stay
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
@@ -396,12 +396,12 @@ cdef class PartitionLog(LogTransactions):
                 return self.active_base_offset
             self._before_repeat(status, &fault)
 
-    def raise_log_start(self, Py_ssize_t up_to_offset):
-        """Raise the log start to the first segment that stays when the oldest ones that end at or
-        below up_to_offset are deleted, and return it. Their files stay, but are no longer read.
+    def first_to_stay(self, Py_ssize_t up_to_offset):
+        """Base offset of the first segment that stays when the oldest ones that end at or below
+        up_to_offset are deleted.
         """
         self._check_open()
-        return log_raise_start(&self._log, up_to_offset)
+        return log_first_to_stay(&self._log, up_to_offset)
 
     def delete_segments(self, Py_ssize_t up_to_offset):
         """Delete the oldest segments that end at or below up_to_offset, and return how many.
@@ -445,13 +445,15 @@ cdef class PartitionLog(LogTransactions):
         return freed
 
     def advance_log_start(self, Py_ssize_t offset):
-        """Raise the log start offset; records below it can no longer be read."""
+        """Raise the log start offset, in all processes; records below it can no longer be read.
+        No file goes by this.
+        """
         self._check_open()
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise errors.OffsetOutOfRangeError(
                 f"{self.topic}-{self.partition}: log start {offset} is not in "
                 f"[{self.log_start_offset}, {self.high_watermark}]")
-        control_store(&self._log.page.log_start_offset, offset)
+        control_raise(&self._log.page.log_start_offset, offset)
         return offset
 
     def truncate(self, Py_ssize_t offset):

@@ -10,7 +10,6 @@ and its removal is synced before the next file goes, so the log never has a hole
 reader has mapped is not used again.
 """
 from eoslog.native.abort_index cimport abort_index_drop_below
-from eoslog.native.control_page cimport control_load, control_raise
 from eoslog.native.log_lock cimport log_lock, log_unlock, log_view, log_view_end
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
@@ -28,21 +27,20 @@ cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
 
 
-cdef int64_t log_raise_start(PartitionLog* log, int64_t upto_offset) noexcept nogil:
-    """The log starts, for all processes, where the first segment begins that stays if the oldest
-    ones that end at or below upto_offset go; where. No segment goes by this.
+cdef int64_t log_first_to_stay(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+    """Return where the first segment begins that stays if the oldest ones that end at or below
+    upto_offset go.
     """
-    cdef int64_t start = -1
+    cdef int64_t base_offset
     cdef int32_t index
     pthread_mutex_lock(&log.segments_lock)
+    base_offset = log.segments[0].base_offset
     for index in range(1, log.segment_count):
         if log.segments[index].base_offset > upto_offset:
             break
-        start = log.segments[index].base_offset
-    if start >= 0:
-        control_raise(&log.page.log_start_offset, start)
+        base_offset = log.segments[index].base_offset
     pthread_mutex_unlock(&log.segments_lock)
-    return control_load(&log.page.log_start_offset)
+    return base_offset
 
 
 cdef Status log_delete_segments(

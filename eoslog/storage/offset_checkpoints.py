@@ -173,12 +173,16 @@ class OffsetCheckpoints:
         """Give that room back: the store is being closed."""
         give_room_back(self._paths[LOG_START_OFFSET])
 
-    def raise_starts(self, looks: Mapping[TopicPartition, Callable[[], int]]) -> None:
+    def raise_starts(
+        self,
+        looks: Mapping[TopicPartition, Callable[[], int]],
+        show: Callable[[int], object] = lambda _: None,
+    ) -> None:
         """Write down that logs start where the looks find them to, those that did below; synced on
-        return.
+        return. Then `show` is called with each start.
 
         Raises as `write`; the old checkpoint then stands. No other process writes between the looks
-        and the writing, nor forgets the partitions.
+        and the end, nor forgets the partitions.
         """
         with self._shared.held(LOCK_CHECKPOINTS):
             found = {where: look() for where, look in looks.items()}
@@ -192,10 +196,17 @@ class OffsetCheckpoints:
                 if raised or not self._stands(LOG_START_OFFSET, sync=True):
                     self._replace({LOG_START_OFFSET: {**starts, **raised}}, sync=True)
                     self._reserve()
+            for start in found.values():
+                show(start)
 
-    def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
+    def raise_start(
+        self,
+        where: TopicPartition,
+        look: Callable[[], int],
+        show: Callable[[int], object] = lambda _: None,
+    ) -> None:
         """Raise the start of one log, as `raise_starts` does."""
-        self.raise_starts({where: look})
+        self.raise_starts({where: look}, show)
 
     def lower_recovery_point(self, where: TopicPartition, offset: int) -> None:
         """Have no higher recovery point of a log than where it ends; synced on return.

@@ -658,6 +658,8 @@ class OpenedPartitions:
         except StoreError as error:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
+        else:
+            _delete_leftovers(partition)
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             self._opener.rows.delete_group_rows_beyond(where.partition, partition.log_end_offset)
         self._report_cut(partition)
@@ -689,3 +691,20 @@ class OpenedPartitions:
                 where,
                 partition.log_end_offset,
             )
+
+
+def _delete_leftovers(partition: UnifiedLog) -> None:
+    """Delete the segments that a deletion of records left, which a crash ended. Those of internal
+    topics go with the next compaction.
+    """
+    start = partition.log_start_offset
+    if partition.topic in INTERNAL_TOPICS or not partition.has_segments_below(start):
+        return
+    try:
+        partition.sync_up_to(partition.log_end_offset)
+        partition.producer_state.save_copies()
+        partition.delete_below(start)
+    except StoreError as error:
+        _log.warning(
+            "%s: segments below offset %d are left: %s", partition.topic_partition, start, error
+        )

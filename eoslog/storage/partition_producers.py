@@ -207,7 +207,8 @@ class PartitionProducers:
                 # Too old, and no newer ones were stored: what was deleted had no producers.
                 return self.log.restore_producers(None, 0)
             needed = None
-            if head.row_count > self.cached_max:
+            # Below the log's start no batch can be looked for, but is replayed.
+            if head.row_count > self.cached_max and head.offset >= self.log.log_start_offset:
                 needed = self.log.producer_ids_since(head.offset)
             # An open transaction bounds what readers see: its producer comes too.
             found = self.rows.read_rows(self._topic_id, self._partition, head, needed)

@@ -96,14 +96,14 @@ class UnifiedLog:
         durability: Durability,
         signal: AppendSignal,
         *,
-        write_start: Callable[[Callable[[], int]], None],
+        write_start: Callable[[Callable[[], int], Callable[[int], object]], None],
         reserve_start: Callable[[], None],
         spare_path: Path,
         producer_expiration_ms: int,
     ) -> None:
         """`write_start` writes to the checkpoint, synced, the log start that a function returns,
-        and `reserve_start` reserves room for the next one. `spare_path`: the directory of spare
-        files, which other processes may fill too.
+        and then calls another one with it. `reserve_start` reserves room for the next one.
+        `spare_path`: the directory of spare files, which other processes may fill too.
         """
         self._log: PartitionLog | ClosedLog = log
         self.topic_partition = TopicPartition(log.topic, log.partition)
@@ -609,23 +609,33 @@ class UnifiedLog:
             except FileNotFoundError:
                 return 0  # The topic was deleted.
 
+    def start_without(self, up_to_offset: int) -> int:
+        """Return where the log begins without the segments that end at or below an offset."""
+        return max(self._log.first_to_stay(up_to_offset), self._log.log_start_offset)
+
     def delete_segments(self, up_to_offset: int) -> int:
-        """Delete the oldest segments that end at or below an offset; how many went.
-
-        Where the log begins without them is written down first, synced. Raises LogClosedError or
-        StoreError; none went, or some of the oldest.
+        """Delete the oldest segments that end at or below an offset; how many went. Raises as
+        `delete_below`.
         """
-        start = 0
+        return self.delete_below(self.start_without(up_to_offset))
 
-        def look() -> int:
-            nonlocal start
-            start = self._log.raise_log_start(up_to_offset)
-            return start
+    def has_segments_below(self, offset: int) -> bool:
+        """True if a segment ends at or below an offset, and is not the active one."""
+        return self._log.first_to_stay(offset) > self._log.first_base_offset
 
+    def delete_below(self, offset: int) -> int:
+        """Have the log begin at an offset, or where it does if that is higher, in all processes;
+        delete the segments below, and return how many went.
+
+        The start is written down first, synced: a start that readers saw is never lowered. Raises
+        LogClosedError or StoreError; none went, or some of the oldest.
+        """
         try:
-            self._write_start(look)
-            # Not those that another process has rolled since.
-            deleted = self._log.delete_segments(min(up_to_offset, start))
+            self._write_start(
+                lambda: max(offset, self._log.log_start_offset), self.log.advance_log_start
+            )
+            # Also what a deletion before this one left.
+            deleted = self._log.delete_segments(self._log.log_start_offset)
             self._reserve_start()
             return deleted
         finally:

@@ -309,10 +309,7 @@ class StoreFiles:
                 up_to[one] = attempt(groups.write_forward, one, standing_still) or 0
         with suppress(EoslogError):  # All with one write, or each with its deletion.
             self.checkpoints.raise_starts(
-                {
-                    one.topic_partition: partial(one.log.raise_log_start, to)
-                    for one, to in up_to.items()
-                }
+                {one.topic_partition: partial(one.start_without, to) for one, to in up_to.items()}
             )
         deleted = sum(attempt(one.delete_segments, to) or 0 for one, to in up_to.items() if to)
         raise_first(errors)

@@ -1,8 +1,9 @@
-"""Deleting old segments, as Kafka does: by size first, then by age, whole segments from the oldest.
+"""Deleting old records, as Kafka does: by size first, then by age, whole segments from the oldest;
+and below an offset (`record_deletion`).
 
-Invariant: before a segment goes, what only it holds is written down and synced: the producers
-of its batches (in LMDB's rows and in a snapshot), the positions of named producers, where the log
-begins without it, and that the log ends where it does. A crash between any two steps leaves more
+Invariant: before records go, what only they hold is written down and synced: the producers
+of their batches (in LMDB's rows and in a snapshot), the positions of named producers, where the log
+begins without them, and that the log ends where it does. A crash between any two steps leaves more
 than is needed, never less. How old a segment is its records say; the time of its file counts only
 where no record has a timestamp.
 """
@@ -28,17 +29,28 @@ def apply_retention(
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
     up_to_offset = _deletable_up_to(partition, config, now_ms)
-    if up_to_offset <= partition.log.first_base_offset:
+    return delete_below(partition, names, partition.start_without(up_to_offset))
+
+
+def delete_below(partition: UnifiedLog, names: NamedProducers, offset: int) -> int:
+    """Have a log begin at an offset, in all processes and durably, and delete the segments below;
+    how many. What only the records below hold is saved first (RT1 to RT6).
+
+    The offset is at or below the last stable one. Raises StoreError: the log begins there already,
+    and the next call deletes the rest; or it begins where it did, or at a segment between.
+    """
+    start = partition.log_start_offset
+    if offset <= start and not partition.has_segments_below(start):
         return 0
     partition.sync_up_to(partition.log_end_offset)
     saved_up_to = partition.producer_state.save_copies_that_fit()
     names.renew(partition.topic_partition)
-    if saved_up_to is None:
-        return partition.delete_segments(up_to_offset)
-    deleted = partition.delete_segments(min(up_to_offset, saved_up_to))
-    # The deletion made the room.
-    partition.producer_state.save_copies()
-    return deleted
+    deleted = 0
+    if saved_up_to is not None:
+        deleted = partition.delete_segments(min(offset, saved_up_to))
+        # The deletion made the room.
+        partition.producer_state.save_copies()
+    return deleted + partition.delete_below(offset)
 
 
 def _deletable_up_to(partition: UnifiedLog, config: Mapping[str, int], now_ms: int) -> int:

@@ -142,13 +142,13 @@ class Watched:
         self.behind: list[Path] = []
         self.refuse: Exception | None = None
 
-    def __call__(self, look: Callable[[], int]) -> None:
+    def __call__(self, look: Callable[[], int], show: Callable[[int], object]) -> None:
         self.before.append(killed(self._store, f"unwritten-{len(self.before)}"))
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
             look()
             raise error
-        self._write(look)
+        self._write(look, show)
         self.behind.append(killed(self._store, f"written-{len(self.behind)}"))
 
 
@@ -168,16 +168,16 @@ def test_a_kill_anywhere_in_a_retention_loses_nothing_else(store):
         assert_sound_from(path, start)
 
 
-def test_retention_goes_on_where_it_stopped(store):
+def test_the_next_opening_goes_on_where_a_retention_stopped(store):
     watched = Watched(store)
     third = bases(store.path)[2]
     retain(store)
     (path,) = watched.behind
+    assert bases(path)[0] == 0
     with eoslog.open(path, config=QUIET) as again:
         assert again.partition(*WHERE).log_start_offset == third
-        assert bases(path)[0] == 0
-        assert retain(again) == 2
         assert bases(path)[0] == third
+        assert retain(again) == 0
     assert_sound_from(path, third)
 
 
@@ -226,14 +226,14 @@ def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monke
     checkpoints.write({WHERE: last_offsets(engine_of(store).partition(*WHERE))})
 
 
-def test_the_start_that_is_raised_is_a_segments(store):
+def test_the_start_without_old_segments_is_that_of_one(store):
     log: PartitionLog = engine_of(store).partition(*WHERE).log
     first, second, third, fourth = bases(store.path)
-    assert log.raise_log_start(second - 1) == first
-    assert log.raise_log_start(third - 1) == second
-    assert log.raise_log_start(first) == second
-    assert log.raise_log_start(RECORDS) == fourth
-    assert log.log_start_offset == fourth
+    assert log.first_to_stay(second - 1) == first
+    assert log.first_to_stay(third - 1) == second
+    assert log.first_to_stay(first) == first
+    assert log.first_to_stay(RECORDS) == fourth
+    assert log.log_start_offset == first
     assert bases(store.path) == [first, second, third, fourth]
 
 
