@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from eoslog.store.opening import open as open
     from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
+    from eoslog.store.record_deletion import DeletableRecords as DeletableRecords
     from eoslog.store.store import Store as Store
     from eoslog.transactions.admin import HangingTransaction as HangingTransaction
     from eoslog.transactions.admin import (
@@ -71,6 +72,7 @@ _MODULES = {
     "ApplicationState": "eoslog.staging.application",
     "Consumer": "eoslog.consumer.consumer",
     "ConsumerGroupMetadata": "eoslog.groups.metadata",
+    "DeletableRecords": "eoslog.store.record_deletion",
     "GroupDescription": "eoslog.groups.coordinator",
     "HangingTransaction": "eoslog.transactions.admin",
     "KafkaExport": "eoslog.exchange.kafka_export",

@@ -327,6 +327,12 @@ class FencedInstanceIdError(KafkaError):
     abortable = True
 
 
+class GroupSubscribedToTopicError(KafkaError):
+    """A member of the group reads the topic: close its consumer first."""
+
+    code = 86
+
+
 class InvalidRecordError(KafkaError):
     """A record or batch breaks a rule of the format; the whole batch was refused."""
 

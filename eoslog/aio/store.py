@@ -99,9 +99,11 @@ class AsyncStore(ClosedByBlock):
     create_topics = awaited(Store.create_topics)
     alter_topic = awaited(Store.alter_topic)
     delete_topic = awaited(Store.delete_topic)
+    delete_records = awaited(Store.delete_records)
     topics = awaited(Store.topics)
     groups = awaited(Store.groups)
     delete_group = awaited(Store.delete_group)
+    delete_offsets = awaited(Store.delete_offsets)
     snapshot = awaited(Store.snapshot)
     flush = awaited(Store.flush)
 

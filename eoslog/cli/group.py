@@ -17,6 +17,10 @@ from eoslog.cli.options import Settings
 COMMANDS = {
     "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
     "consume": ("eoslog.cli.consume", "Print records of a topic."),
+    "delete-records": (
+        "eoslog.cli.delete_records",
+        "Delete the oldest records of partitions.",
+    ),
     "demo": (
         "eoslog.spark.commands.cli_demo",
         "Land a real data set through Spark, killing a worker.",

@@ -6,9 +6,17 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli.options import Settings, confirm, echo_json, shared_options
+from eoslog.cli.options import (
+    Settings,
+    as_duration_ms,
+    as_moment_ms,
+    confirm,
+    echo_json,
+    shared_options,
+)
 from eoslog.cli.output import note_of_work_done
 from eoslog.cli.table import print_rows
+from eoslog.common import clock
 from eoslog.common.topic_partition import is_partition
 
 # Kafka's columns and their order; "-" stands for what there is not.
@@ -26,7 +34,10 @@ DESCRIBE_COLUMNS = (
 MEMBERS_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "PROCESS")
 STATE_COLUMNS = ("GROUP", "ASSIGNMENT-STRATEGY", "STATE", "GENERATION", "#MEMBERS")
 RESET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
-TARGET_OPTIONS = ("--to-earliest", "--to-latest", "--to-offset", "--shift-by")
+TARGET_OPTIONS = (
+    *("--to-earliest", "--to-latest", "--to-current", "--to-offset", "--shift-by"),
+    *("--to-datetime", "--by-duration"),
+)
 
 
 @click.group(invoke_without_command=True)
@@ -102,6 +113,33 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
             click.echo(f"deleted {', '.join(names)}")
 
 
+@groups.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:0,1,..]",
+    help="Of this topic's partitions.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options
+def delete_offsets(settings: Settings, name: str, topics: tuple[str, ...], yes: bool) -> None:
+    """Forget a group's offsets of topics; topics that its members read are refused."""
+    with settings.open() as store:
+        check_group(store.groups(), name)
+        partitions = reset_partitions(store, name, topics)
+        shown = ", ".join(map(str, partitions))
+        if not yes:
+            confirm(f"Delete the offsets of {name} at {shown}?")
+        store.delete_offsets(name, partitions)
+        if settings.as_json:
+            echo_json({"group": name, "deleted": list(map(str, partitions))})
+        else:
+            click.echo(f"deleted the offsets of {name} at {shown}")
+
+
 @groups.command("reset-offsets")
 @click.argument("name", metavar="GROUP")
 @click.option(
@@ -110,8 +148,13 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
 @click.option("--all-topics", is_flag=True, help="Of all topics the group has an offset of.")
 @click.option("--to-earliest", is_flag=True, help="To the oldest record.")
 @click.option("--to-latest", is_flag=True, help="After the newest record that is decided.")
+@click.option("--to-current", is_flag=True, help="Where it is; the end where it has no offset.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--shift-by", type=int, help="Forward by so many, back if negative.")
+@click.option(
+    "--to-datetime", metavar="TIME", help="To the first record at or after it: ISO 8601, or UTC."
+)
+@click.option("--by-duration", metavar="DURATION", help="To so long ago: PnDTnHnMnS.")
 @click.option("--execute", is_flag=True, help="Do it; without, only what would be done is shown.")
 @click.option("--dry-run", is_flag=True, help="Do nothing: the default.")
 @shared_options
@@ -120,20 +163,17 @@ def reset_offsets(
     name: str,
     topics: tuple[str, ...],
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_offset: int | None,
-    shift_by: int | None,
     execute: bool,
     dry_run: bool,
+    **target: Any,
 ) -> None:
     """Send a group to other offsets; a group that is not there yet is made.
 
     An offset that a partition does not hold becomes the nearest one that it does. A group that has
     members is refused: they would go on where they are.
     """
-    chosen = (to_earliest, to_latest, to_offset is not None, shift_by is not None)
-    if sum(chosen) != 1:
+    chosen = [(name, one) for name, one in target.items() if one is not None and one is not False]
+    if len(chosen) != 1:
         raise click.UsageError(f"give one of {', '.join(TARGET_OPTIONS)}")
     if bool(topics) is all_topics:
         raise click.UsageError("give --topic or --all-topics")
@@ -141,7 +181,7 @@ def reset_offsets(
         raise click.UsageError("--execute and --dry-run exclude each other")
     with settings.open() as store:
         partitions = reset_partitions(store, name, topics)
-        offsets = new_offsets(store, name, partitions, to_earliest, to_offset, shift_by)
+        offsets = new_offsets(store, name, partitions, *chosen[0])
         if execute:
             check_inactive(store, name)
             with store.consumer(group=name) as consumer:
@@ -288,22 +328,30 @@ def new_offsets(
     store: "eoslog.Store",
     name: str,
     partitions: list[TopicPartition],
-    to_earliest: bool,
-    to_offset: int | None,
-    shift_by: int | None,
+    target: str,
+    value: Any,
 ) -> dict[TopicPartition, int]:
-    """Return the offset that each partition of the group is to go to, within what its log holds."""
+    """Return the offset that each partition of the group is to go to, within what its log holds.
+
+    `target` is the name of an option, `value` what it was given.
+    """
+    since_ms = None
+    if target == "to_datetime":
+        since_ms = as_moment_ms(value, "--to-datetime")
+    elif target == "by_duration":
+        since_ms = clock.now_ms() - as_duration_ms(value, "--by-duration")
     with store.consumer(group=name) as consumer:
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        wanted = dict(starts if target == "to_earliest" else ends)
+        if since_ms is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms)))
+            wanted |= {where: one.offset for where, one in found.items() if one is not None}
+    if target == "to_offset":
+        wanted = dict.fromkeys(partitions, value)
     current = store.groups().get(name, {})
-    offsets = {}
-    for where in partitions:
-        wanted = starts[where] if to_earliest else ends[where]
-        if to_offset is not None:
-            wanted = to_offset
-        if shift_by is not None:
-            if where not in current:
-                raise click.ClickException(f"group {name!r} has no offset of {where} to shift")
-            wanted = current[where].offset + shift_by
-        offsets[where] = min(max(wanted, starts[where]), ends[where])
-    return offsets
+    for where in partitions if target in {"to_current", "shift_by"} else ():
+        if where in current:
+            wanted[where] = current[where].offset + (value if target == "shift_by" else 0)
+        elif target == "shift_by":
+            raise click.ClickException(f"group {name!r} has no offset of {where} to shift")
+    return {where: min(max(wanted[where], starts[where]), ends[where]) for where in partitions}

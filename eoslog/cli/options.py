@@ -9,10 +9,12 @@ import errno
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -23,6 +25,9 @@ from eoslog.cli import output as cli_output
 from eoslog.errors import EoslogError
 
 STORE_VARIABLE = "EOSLOG_STORE"
+_DURATION = re.compile(
+    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?)?", re.ASCII
+)
 TRACEBACK_VARIABLE = "EOSLOG_TRACEBACK"
 
 
@@ -139,6 +144,30 @@ def confirm(question: str) -> None:
     """Ask, and end the command unless the answer is yes. OSError without a terminal."""
     _buffer_of(sys.stdin, "standard input")
     click.confirm(question, abort=True, err=True)
+
+
+def as_moment_ms(text: str, option: str) -> int:
+    """Milliseconds since 1970 of a time in ISO 8601; without a zone it is in UTC, as in Kafka."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r:.80} is no time like 2026-01-31T12:00:00.000", param_hint=option
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def as_duration_ms(text: str, option: str) -> int:
+    """Milliseconds of a duration in ISO 8601, of days and shorter units, as in Kafka."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        raise click.BadParameter(
+            f"{text!r:.80} is no duration like P7D or PT1H30M", param_hint=option
+        )
+    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def standard_input() -> BinaryIO:

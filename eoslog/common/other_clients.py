@@ -36,6 +36,7 @@ _OF_STORE = {
     "describe_consumer_groups": "describe_group(name)",
     "list_consumer_group_offsets": "groups()",
     "delete_consumer_groups": "delete_group(name)",
+    "delete_consumer_group_offsets": "delete_offsets(group, partitions)",
 }
 _OF_PRODUCER = {
     "produce": "send(topic, value, key); without callbacks: flush() raises what failed",

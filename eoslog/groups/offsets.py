@@ -23,6 +23,7 @@ from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import (
     GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
@@ -351,6 +352,32 @@ class GroupOffsets:
         if not count:
             raise GroupIdNotFoundError(f"there is no group {group!r}")
 
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget a group's offsets of partitions, undecided ones too; durable like a commit.
+
+        Raises GroupIdNotFoundError, GroupSubscribedToTopicError, UnknownTopicOrPartitionError.
+        """
+        wanted = {as_topic_partition(one) for one in partitions}
+        for where in wanted:
+            self._source_of(where)
+
+        def keys(state: GroupOffsetsState) -> list[OffsetKey | MembersKey]:
+            if not state.is_known(group):
+                raise GroupIdNotFoundError(f"there is no group {group!r}")
+            for topic in sorted({where.topic for where in wanted}):
+                if topic in state.members_of(group).topics:
+                    raise GroupSubscribedToTopicError(
+                        f"group {group!r} has members that read topic {topic!r}"
+                    )
+            return [key for key in state.keys_of_group(group) if key.topic_partition in wanted]
+
+        groups = self.log.if_there(check_group_id(group))
+        if groups is None:
+            raise GroupIdNotFoundError(f"there is no group {group!r}")
+        with self.log.writing(groups):
+            self._expel_dead(group)
+            self._bury(groups, keys, sync=True)
+
     def forget_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic that is being deleted; durable like a commit."""
         for groups in self.log.existing():
@@ -404,9 +431,7 @@ class GroupOffsets:
         for given, offset in offsets.items():
             where = as_topic_partition(given)
             one = as_offset(offset, self._metadata_max)
-            source = self._partitions.find(where)
-            if source is None:
-                raise UnknownTopicOrPartitionError(f"there is no partition {where}")
+            source = self._source_of(where)
             if source.topic_id != member.topic_ids.get(where.topic, source.topic_id):
                 raise _another_topic(where)
             if self._sync:
@@ -416,6 +441,13 @@ class GroupOffsets:
             topic_ids[where] = source.topic_id
             values[where] = OffsetValue(one.offset, one.leader_epoch, one.metadata, now_ms)
         return values, topic_ids
+
+    def _source_of(self, where: TopicPartition) -> UnifiedLog:
+        """Return a partition that offsets may be of. Raises UnknownTopicOrPartitionError."""
+        source = self._partitions.find(where)
+        if source is None:
+            raise UnknownTopicOrPartitionError(f"there is no partition {where}")
+        return source
 
     def _check_still_there(self, topic_ids: TopicIds) -> None:
         """Refuse offsets of a topic that was deleted since they were checked. Called in a `writing`

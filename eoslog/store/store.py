@@ -51,11 +51,18 @@ from eoslog.staging.message import StagedMessage
 from eoslog.staging.source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import ConsistentSnapshots
 from eoslog.store.files import StoreFiles, errors_of, raise_first
 from eoslog.store.metrics import store_metrics
 from eoslog.store.partition import Partition
+from eoslog.store.record_deletion import (
+    DeletableRecords,
+    deletable_records,
+    delete_records,
+    find_offsets,
+)
 from eoslog.transactions.admin import (
     HangingTransaction,
     TransactionDescription,
@@ -341,6 +348,61 @@ class Store:
         """
         return Partition(self._files.engine.partition(topic, number))
 
+    def delete_records(
+        self,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        *,
+        before_ms: int | None = None,
+        topics: Iterable[str] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below offsets, or those before a time; where each partition begins.
+
+        All processes read from there on at once; it is durable on return. Whole segments below go
+        from the disk. Producers keep their sequences: what they send again is still a duplicate.
+
+        Parameters
+        ----------
+        offsets : mapping of TopicPartition to int
+            The first offset that stays; -1 is the last stable offset, the highest that is possible.
+            A partition that begins there or above stays as it is.
+        before_ms : int
+            Instead of offsets: all before the first record that is not older than this time.
+        topics : iterable of str, optional
+            With `before_ms`: of these topics; by default of all.
+
+        Raises
+        ------
+        OffsetOutOfRangeError
+            An offset is above the last stable offset: no partition was changed. So it is after
+            UnknownTopicOrPartitionError, ValueError and TypeError.
+        StoreError
+            The disk refuses: partitions before it are done. Make the call again.
+        """
+        found = self._first_to_stay(offsets, before_ms, topics)
+        return delete_records(self._files.names, found)
+
+    def deletable_records(
+        self,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        *,
+        before_ms: int | None = None,
+        topics: Iterable[str] | None = None,
+    ) -> dict[TopicPartition, DeletableRecords]:
+        """Return what `delete_records` with these arguments deletes; nothing is changed. It reads
+        what is to go, and with `before_ms` what stays.
+        """
+        found = self._first_to_stay(offsets, before_ms, topics)
+        return deletable_records(found, before_ms)
+
+    def _first_to_stay(
+        self,
+        offsets: Mapping[TopicPartition, int] | None,
+        before_ms: int | None,
+        topics: Iterable[str] | None,
+    ) -> dict[UnifiedLog, int]:
+        self._check_open()
+        return find_offsets(self._files.engine, offsets, before_ms, topics)
+
     # Writing and reading.
 
     @overload
@@ -489,6 +551,17 @@ class Store:
         """
         self._check_open()
         self._files.group_offsets.delete(name)
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget a group's offsets of partitions, those of open transactions too; durable on
+        return. One that the group does not have is left out.
+
+        Raises GroupIdNotFoundError, GroupSubscribedToTopicError if a member reads one of the
+        topics, UnknownTopicOrPartitionError, InvalidRequestError (an empty name), StoreError:
+        nothing was forgotten.
+        """
+        self._check_open()
+        self._files.group_offsets.delete_offsets(group, partitions)
 
     def transactions(
         self,

@@ -102,6 +102,7 @@ def uses(store: eoslog.Store, path: Path) -> dict[str, Callable[[], object]]:
         "processes": store.processes,
         "snapshot": store.snapshot,
         "verify": store.verify,
+        "delete_offsets": lambda: store.delete_offsets("other", [TopicPartition(TOPIC, 0)]),
         "delete_group": lambda: store.delete_group("other"),
         "hanging": store.find_hanging_transactions,
         "flush": store.flush,

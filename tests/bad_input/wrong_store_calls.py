@@ -228,6 +228,10 @@ def committed_count(store: eoslog.Store) -> int:
 def fuzz_groups(made: Store) -> None:
     store = made.store
     made.each("delete_group", store.delete_group, {"name": "absent"})
+    offsets = {"group": "absent", "partitions": [WHERE]}
+    made.each("delete_offsets", store.delete_offsets, offsets)
+    made.each("delete_records", store.delete_records, {"offsets": {WHERE: 0}})
+    made.each("deletable_records", store.deletable_records, {"before_ms": 0, "topics": [TOPIC]})
     made.each("snapshot", store.snapshot, {"topics": [TOPIC]})
     with store.consumer(group="fuzz") as consumer:
         made.each("commit", consumer.commit, {"offsets": {WHERE: 1}})
@@ -298,6 +302,9 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "producer.flush": producer.flush,
         "store.groups": store.groups,
         "store.delete_group": lambda: store.delete_group("late"),
+        "store.delete_offsets": lambda: store.delete_offsets("late", [WHERE]),
+        "store.delete_records": lambda: store.delete_records({WHERE: 0}),
+        "store.deletable_records": lambda: store.deletable_records({WHERE: 0}),
         "store.snapshot": store.snapshot,
         "store.transactions": store.transactions,
         "store.describe_transaction": lambda: store.describe_transaction("late"),

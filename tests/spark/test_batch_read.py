@@ -238,6 +238,12 @@ def test_a_view_of_sql_reads_it_too(spark, store, read, store_path):
     spark.sql("DROP VIEW landed")
 
 
+def test_a_read_begins_in_the_batch_up_to_which_records_were_deleted(store, read):
+    fill(store, 10)
+    store.delete_records({TopicPartition("orders", 0): 4})
+    assert numbers(read()) == list(range(4, 10))
+
+
 def test_what_was_deleted_is_an_error_unless_told(store, read):
     fill(store, 10)
     partition = engine_of(store).partition("orders", 0)

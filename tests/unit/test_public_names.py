@@ -22,6 +22,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "ApplicationState",
             "Consumer",
             "ConsumerGroupMetadata",
+            "DeletableRecords",
             "GroupDescription",
             "HangingTransaction",
             "KafkaExport",
@@ -73,11 +74,10 @@ NAMES = {
     "Producer": OF_PRODUCERS,
     "Store": """
         abort_prepared abort_transaction alter_topic application begin_run close closed
-        commit_prepared commit_staged config consumer create_topic create_topics delete_group
-        delete_topic
-        describe_group describe_transaction durability find_hanging_transactions flush groups
-        metrics partition path processes producer producers snapshot sweep_run topics transactions
-        verify
+        commit_prepared commit_staged config consumer create_topic create_topics deletable_records
+        delete_group delete_offsets delete_records delete_topic describe_group describe_transaction
+        durability find_hanging_transactions flush groups metrics partition path processes producer
+        producers snapshot sweep_run topics transactions verify
     """,
     "TransactionalProducer": OF_PRODUCERS + "transactional_id",
 }

@@ -91,7 +91,12 @@ def test_the_calls_of_a_store(tmp_path):
             await consumer.assign([TopicPartition("other", 1)])
             assert len(await consumer.poll()) == 1
             await consumer.commit()
-        assert (await store.groups())["g"][TopicPartition("other", 1)].offset == 1
+        where = TopicPartition("other", 1)
+        assert (await store.groups())["g"][where].offset == 1
+        await store.delete_offsets("g", [where])
+        assert await store.groups() == {}
+        assert await store.delete_records({where: -1}) == {where: 1}
+        await store.run(lambda one: one.consumer(group="g").commit({where: 1}))
         await store.delete_group("g")
         assert await store.groups() == {}
         await store.delete_topic("other")

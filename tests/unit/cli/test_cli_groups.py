@@ -92,6 +92,11 @@ def test_delete_asks_and_deletes_all_or_none(store_path):
         (("--topic", "t:0", "--shift-by", "-3"), {T0: 1}),
         (("--topic", "t:0", "--shift-by", "-30"), {T0: 0}),
         (("--all-topics", "--to-latest"), {T0: 10}),
+        (("--topic", "t", "--to-current"), {T0: 4, T1: 10}),
+        (("--topic", "t", "--to-datetime", "2020-01-01T00:00:00.000"), {T0: 0, T1: 0}),
+        (("--topic", "t", "--to-datetime", "2999-01-01T00:00:00Z"), {T0: 10, T1: 10}),
+        (("--topic", "t", "--by-duration", "P1DT2H3M4.5S"), {T0: 0, T1: 0}),
+        (("--topic", "t", "--by-duration", "PT0S"), {T0: 10, T1: 10}),
     ],
 )
 def test_reset(store_path, words, expected):
@@ -103,6 +108,46 @@ def test_reset(store_path, words, expected):
     assert answer.json["executed"] is True
     assert answer.json["offsets"] == dry.json["offsets"]
     assert offsets(store_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("moment", "offset"),
+    [
+        ("2026-01-31T12:00:00.000", 0),
+        ("2026-01-31T12:00:00.001", 1),
+        ("2026-01-31T12:00:01", 1),
+        ("2026-01-31T12:00:01.000Z", 1),
+        ("2026-01-31T13:00:01+01:00", 1),
+        ("2026-01-31T12:00:01.001", 2),
+        ("1969-12-31T23:59:59", 0),
+    ],
+)
+def test_reset_to_a_time_goes_to_the_first_record_since(store_path, moment, offset):
+    noon_ms = 1_769_860_800_000
+    with eoslog.open(store_path) as store:
+        store.create_topic("dated")
+        store.producer().append("dated", 0, [b"x"] * 2, timestamps=[noon_ms, noon_ms + 1000])
+    call(
+        *("groups", "reset-offsets", "g", "--topic", "dated", "--to-datetime", moment),
+        *("--execute", "--store", store_path),
+    )
+    assert offsets(store_path)[TopicPartition("dated", 0)] == offset
+
+
+def test_delete_offsets(store_path):
+    command = ("groups", "delete-offsets", "h", "--topic", "t:0", "--store", store_path)
+    assert call(*command, stdin="n\n").status == FAILED
+    assert offsets(store_path, "h") == {T0: 10, T1: 10}
+    answer = call(*command, "--yes")
+    assert (answer.status, answer.stdout) == (DONE, "deleted the offsets of h at t-0\n")
+    assert offsets(store_path, "h") == {T1: 10}
+    answer = call(
+        *("groups", "delete-offsets", "h", "--topic", "t", "--json", "--store", store_path),
+        stdin="y\n",
+    )
+    assert answer.json == {"group": "h", "deleted": ["t-0", "t-1"]}
+    assert offsets(store_path, "h") == {}
+    assert offsets(store_path) == {T0: 4}
 
 
 def test_reset_shows_what_it_would_do(store_path):
@@ -161,6 +206,22 @@ def test_reset_keeps_nothing_beside_the_offset(store_path):
         (("reset-offsets", "g", "--topic", "t:7", "--to-latest"), FAILED, "not 7"),
         (("reset-offsets", "g", "--topic", "t:1", "--shift-by", "1"), FAILED, "t-1"),
         (("reset-offsets", "none", "--all-topics", "--to-latest"), FAILED, "'none'"),
+        *(
+            (("reset-offsets", "g", "--topic", "t", option, text), WRONG_USE, option)
+            for option, text in (
+                *(
+                    ("--to-datetime", "today"),
+                    ("--to-datetime", "2026-02-30"),
+                    ("--to-datetime", ""),
+                ),
+                *(("--by-duration", "P"), ("--by-duration", "PT"), ("--by-duration", "7d")),
+                *(("--by-duration", "P1W"), ("--by-duration", "")),
+            )
+        ),
+        (("delete-offsets", "g", "--yes"), WRONG_USE, "--topic"),
+        (("delete-offsets", "none", "--topic", "t", "--yes"), FAILED, "'none'"),
+        (("delete-offsets", "g", "--topic", "none", "--yes"), FAILED, "'none'"),
+        (("delete-offsets", "g", "--topic", "t:7", "--yes"), FAILED, "t-7"),
         (("reset-offsets", "", "--topic", "t", "--to-latest"), WRONG_USE, "empty"),
     ],
 )
@@ -225,5 +286,7 @@ def test_a_group_with_members_is_left_as_it_is(store_path, member):
     assert_mistake(answer, FAILED, "1 members")
     answer = call("groups", "delete", "g", "--yes", "--store", store_path)
     assert_mistake(answer, FAILED, "1 members")
+    answer = call("groups", "delete-offsets", "g", "--topic", "t", "--yes", "--store", store_path)
+    assert_mistake(answer, FAILED, "GroupSubscribedToTopicError")
     member.kill()
     assert call("groups", "delete", "g", "--yes", "--store", store_path).status == DONE

@@ -18,6 +18,7 @@ from eoslog.errors import (
     ConcurrentAccessError,
     ForkedProcessError,
     GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
     IllegalGenerationError,
     IllegalStateError,
     InconsistentGroupProtocolError,
@@ -866,6 +867,38 @@ def test_a_group_with_members_is_not_deleted(topic):
         topic.describe_group("g")
     with pytest.raises(GroupIdNotFoundError):
         topic.delete_group("g")
+
+
+def test_offsets_of_topics_that_members_read_are_not_deleted(topic):
+    other = TopicPartition("other", 0)
+    topic.create_topic("other")
+    consumer = member(topic)
+    consumer.commit({T[0]: 3, other: 0})
+    with pytest.raises(GroupSubscribedToTopicError, match="'g' has members that read topic"):
+        topic.delete_offsets("g", [other, T[0]])
+    assert topic.groups()["g"].keys() == {T[0], other}
+    topic.delete_offsets("g", [other])
+    assert topic.groups()["g"].keys() == {T[0]}
+    consumer.close()
+    topic.delete_offsets("g", [T[0]])
+    # It had members: the group stays, as in Kafka.
+    assert topic.groups() == {"g": {}}
+
+
+def test_offsets_of_a_topic_that_dead_members_read_are_deleted(tmp_path):
+    path = str(tmp_path / "store")
+    with Member() as other:
+        other.run("store = eoslog.open(path, create=True); store.create_topic('t')", path=path)
+        other.run("consumer = store.consumer(group='g'); consumer.subscribe(['t'])")
+        other.run("consumer.poll(timeout=0); consumer.commit({eoslog.TopicPartition('t', 0): 0})")
+        with eoslog.open(path) as store:
+            with pytest.raises(GroupSubscribedToTopicError):
+                store.delete_offsets("g", [TopicPartition("t", 0)])
+            other.kill()
+            store.delete_offsets("g", [TopicPartition("t", 0)])
+            abandon(store)
+    with eoslog.open(path) as store:
+        assert store.groups() == {"g": {}}
 
 
 def test_what_dead_members_read_expires(tmp_path):

@@ -247,6 +247,36 @@ def test_g12_delete_group(world):
         world.offsets.delete("g")
 
 
+def test_offsets_of_partitions_are_deleted_undecided_ones_too(world):
+    world.commit({FOO_0: 1, FOO_1: 2, BAR_0: 3})
+    world.pending(5, {FOO_0: 100, BAR_0: 100})
+    world.offsets.delete_offsets("g", [FOO_0, ("foo", 1)])
+    assert world.tombstones() == [OffsetKey("g", FOO_0), OffsetKey("g", FOO_1)]
+    world.end(5, commit=True)
+    world.expect(FOO_0, None)
+    world.expect(FOO_1, None)
+    world.expect(BAR_0, 100)
+    # What the group does not have is left out; with its last offset the group goes.
+    world.offsets.delete_offsets("g", [FOO_0])
+    world.offsets.delete_offsets("g", [FOO_0, BAR_0])
+    assert world.tombstones()[2:] == [OffsetKey("g", BAR_0), "g"]
+    assert world.offsets.all() == {}
+
+
+def test_offsets_of_an_unknown_group_or_partition_are_not_deleted(world):
+    world.commit({FOO_0: 1})
+    with pytest.raises(GroupIdNotFoundError, match="no group 'other'"):
+        world.offsets.delete_offsets("other", [FOO_0])
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition none-0"):
+        world.offsets.delete_offsets("g", [FOO_0, TopicPartition("none", 0)])
+    with pytest.raises(InvalidRequestError):
+        world.offsets.delete_offsets("", [FOO_0])
+    with pytest.raises(TypeError, match="expected a TopicPartition, got 'foo'"):
+        world.offsets.delete_offsets("g", FOO_0)
+    world.expect(FOO_0, 1)
+    assert world.tombstones() == []
+
+
 def test_g15_member_of_a_group_that_has_none(world):
     world.commit({FOO_0: 1})
     member = ConsumerGroupMetadata("g", 3, "member-1")

@@ -14,7 +14,13 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.fs import atomic_file
 from eoslog.producer.producer import Producer
-from eoslog.storage import log_opener, opened_partitions, partition_directory, producer_state_store
+from eoslog.storage import (
+    log_opener,
+    offset_checkpoints,
+    opened_partitions,
+    partition_directory,
+    producer_state_store,
+)
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store import files as store_files
@@ -158,31 +164,58 @@ RETAINING = {
     "RT1": after(UnifiedLog, "sync_up_to"),
     "RT2": after(PartitionProducers, "save_copies_that_fit"),
     "RT3": after(named_producers.NamedProducers, "renew"),
-    "RT4": after(UnifiedLog, "delete_segments"),
+    "RT4a": after(offset_checkpoints.OffsetCheckpoints, "_replace"),
+    "RT4b": None,
+    "RT6": after(UnifiedLog, "delete_below"),
 }
 
 
-@pytest.mark.parametrize("lost", ["", "lmdb", "snapshots"])
-@pytest.mark.parametrize("step", RETAINING)
-def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, step, lost):
-    store = filled
-    partition = engine_of(store).partition("t", 0)
+def retain(store):
+    """All of a partition is too old; where its log begins then."""
     config = {
         **parts_of(store).files.partitions.config_of(store.topics()["t"]),
         "retention.ms": 60_000,
     }
     later_ms = int(time.time() * 1000) + 2 * config["retention.ms"]
-    with monkeypatch.context() as patch:
-        RETAINING[step](patch)
-        with pytest.raises(Crash):
-            apply_retention(partition, parts_of(store).files.names, config, later_ms)
-    assert partition.log_start_offset == (60 if step == "RT4" else 0)
+    partition = engine_of(store).partition("t", 0)
+    apply_retention(partition, parts_of(store).files.names, config, later_ms)
+
+
+def delete_records(store):
+    """Up to the second record of a batch, in the middle of a segment."""
+    store.delete_records({T0: 31})
+
+
+@pytest.mark.parametrize("lost", ["", "lmdb", "snapshots"])
+@pytest.mark.parametrize("step", RETAINING)
+@pytest.mark.parametrize(("delete", "start"), [(retain, 60), (delete_records, 31)])
+def test_a_crash_while_retaining(
+    filled, open_store, store_path, monkeypatch, delete, start, step, lost
+):
+    store = filled
+    partition = engine_of(store).partition("t", 0)
+    if step == "RT4b":
+        # The start is written down and seen, and all files are there.
+        write_start = partition._write_start
+        monkeypatch.setattr(partition, "_write_start", crash_after(write_start))
+    else:
+        RETAINING[step](monkeypatch)
+    with pytest.raises(Crash):
+        delete(store)
+    monkeypatch.undo()
+    is_seen = step in {"RT4b", "RT6"}
+    assert partition.log_start_offset == (start if is_seen else 0)
+    files = sorted(int(path.stem) for path in store_path.glob("t-0/*.log"))
+    assert files[0] == (start // 6 * 6 if step == "RT6" else 0)
     abandon(store)
     if lost == "lmdb":
         (store_path / "state" / "lmdb" / "data.mdb").unlink()
     if lost == "snapshots":
         for path in store_path.glob("t-*/*.snapshot"):
             path.unlink()
+    is_written = is_seen or step == "RT4a"
+    with open_store("commit") as again:
+        assert again.partition("t", 0).log_start_offset == (start if is_written else 0)
     check_all_there(open_store, filled.other)
 
 
