@@ -76,7 +76,12 @@ class Found:
         end = old[-1] + 1 if old else 0
         assert old == list(range(end - len(old), end)), old
         assert len(old) == end or self._store.partition(OLD, 0).log_start_offset > 0
-        self.counts |= {f"named-{EVENTS}": len(named), "plain": len(plain), f"named-{OLD}": end}
+        self.counts |= {
+            f"named-{EVENTS}": len(named),
+            "plain": len(plain),
+            f"named-{OLD}": end,
+            "deletion": self._store.partition(OLD, 0).log_start_offset,
+        }
 
     def _transactions(self) -> None:
         count = self._offset(NUMBERS, NUMBER_AT)

@@ -55,9 +55,11 @@ NUMBER_AT = TopicPartition(LANES, 0)
 LEFT_OPEN = TopicPartition(LANES, 1)
 LOADED_AT = TopicPartition(LANES, 0)
 SETTLED_AT = TopicPartition(SETTLED, 0)
+OLD_AT = TopicPartition(OLD, 0)
 
 NAMED_COUNT = (8, 10)  # In the first life, and with the second.
 OLD_COUNT = 30
+OLD_LEFT = 3
 NAMED_BATCH = {EVENTS: 2, OLD: 5}
 PLAIN_COUNT = 5
 TRANSACTIONS = (2, 3)
@@ -169,6 +171,7 @@ class Life:
         self.settled(SETTLED_COUNT[life])
         self.named(OLD, OLD_COUNT)
         self.housekeeping()
+        self.deletion()
         self.passing_topic()
         self.looks()
         self.leave_open(life)
@@ -393,6 +396,13 @@ class Life:
         checkpointer.peers.end()
         assert checkpointer.metrics()["errors"] == []
         self.store.flush()
+
+    def deletion(self) -> None:
+        """All but the last records go, up to the middle of a batch."""
+        highest = engine_of(self.store).partition(OLD, 0).last_stable_offset
+        offset = highest - OLD_LEFT
+        assert self.store.delete_records({OLD_AT: offset}) == {OLD_AT: offset}
+        self._say("deletion", offset)
 
     def passing_topic(self) -> None:
         """A topic that comes, is written to by a name, and goes."""
