@@ -11,6 +11,8 @@ from eoslog.store.store import parts_of
 # The smallest halves there are: 15 blocks for records, so they fill up and are retired.
 SMALL = {"eoslog.journal.bytes": 1}
 LARGE = {"eoslog.journal.bytes": 1 << 20}
+# What a store does that was given none: one comes when commits are frequent.
+AS_NEEDED = {"eoslog.journal.bytes": -1}
 
 
 def journal_of(store: eoslog.Store) -> ProcessJournal:

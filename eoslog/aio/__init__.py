@@ -22,6 +22,7 @@ from eoslog.aio.opening import Opening
 from eoslog.aio.producer import AsyncProducer, AsyncTransactionalProducer
 from eoslog.aio.rounds import RecordMetadata
 from eoslog.aio.store import AsyncStore
+from eoslog.common.durability import REMEMBERED
 from eoslog.common.other_clients import refuse_name
 from eoslog.store import opening
 from eoslog.store.store import Store
@@ -41,7 +42,7 @@ def open(
     path: str | os.PathLike[str],
     *,
     create: bool = False,
-    durability: str = "commit",
+    durability: str | None = REMEMBERED,
     config: Mapping[str, object] | None = None,
     **others: Never,
 ) -> Opening[AsyncStore]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-_CLI_PACKAGES = {"click", "rich"}
+_CLI_PACKAGES = {"click", "javaproperties", "rich"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -14,7 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _CLI_PACKAGES:
             raise
-        sys.exit("error: the command line needs click and rich: run `pip install 'eoslog[cli]'`")
+        packages = f"{', '.join(sorted(_CLI_PACKAGES - {'rich'}))} and rich"
+        sys.exit(f"error: the command line needs {packages}: run `pip install 'eoslog[cli]'`")
     cli_output.name_standard_output()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")

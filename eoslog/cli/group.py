@@ -16,6 +16,7 @@ from eoslog.cli.options import Settings
 # name: (module that holds a click command under the same name, with "_" for "-", help line)
 COMMANDS = {
     "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
+    "config": ("eoslog.cli.config", "Show or change the settings that a store remembers."),
     "consume": ("eoslog.cli.consume", "Print records of a topic."),
     "delete-records": (
         "eoslog.cli.delete_records",
@@ -44,7 +45,7 @@ COMMANDS = {
     ),
     "produce": ("eoslog.cli.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
-    "topics": ("eoslog.cli.topics", "List, create, describe and delete topics."),
+    "topics": ("eoslog.cli.topics", "List, create, describe, alter and delete topics."),
     "transactions": ("eoslog.cli.transactions", "List, describe and abort transactions."),
     "verify": ("eoslog.cli.verify", "Check every byte of a store."),
 }

@@ -10,9 +10,14 @@ from rich.console import Console
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.options import (
+    Settings,
+    echo_json,
+    parse_config,
+    shared_options,
+    standard_output,
+)
 from eoslog.cli.progress_line import progress_line
-from eoslog.cli.topics import parse_config
 
 
 @click.command("import-kafka")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -71,6 +71,54 @@ def noted_creation(path: Path) -> Iterator[None]:
         if not was_there and is_store(path):
             with cli_output.note_of_work_done():
                 click.echo(f"created a store at {path}", err=True)
+
+
+def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --config and --config-file to a command, for `given_config`."""
+    pairs = click.option(
+        "--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names."
+    )
+    file = click.option(
+        "--config-file",
+        "file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A properties file, as Kafka's tools take it; --config goes before it.",
+    )
+    return pairs(file(function))
+
+
+def alter_config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add those, and --delete-config."""
+    removed = click.option(
+        "--delete-config", "removed", multiple=True, metavar="NAME", help="Take a default again."
+    )
+    return config_options(removed(function))
+
+
+def given_config(
+    pairs: Iterable[str], file: Path | None, removed: Iterable[str] = ()
+) -> dict[str, str | None]:
+    """Return the settings that a command's options name; None for one that is taken back."""
+    from_file: dict[str, str] = {}
+    if file is not None:
+        import javaproperties
+
+        try:
+            from_file = javaproperties.loads(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+            raise click.BadParameter(f"{file}: {error}", param_hint="--config-file") from error
+    return {**dict.fromkeys(removed), **from_file, **parse_config(pairs)}
+
+
+def parse_config(pairs: Iterable[str], option: str = "--config") -> dict[str, str]:
+    """Turn NAME=VALUE arguments into a config."""
+    config = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        config[name] = value
+    return config
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:

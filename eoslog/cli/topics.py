@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,8 +10,11 @@ import click
 import eoslog
 from eoslog.cli.options import (
     Settings,
+    alter_config_options,
+    config_options,
     confirm,
     echo_json,
+    given_config,
     noted_creation,
     shared_options,
 )
@@ -50,14 +54,19 @@ def list_topics(settings: Settings, internal: bool) -> None:
 @topics.command("create")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names.")
+@config_options
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @shared_options
 def create_topic(
-    settings: Settings, name: str, partitions: int, pairs: tuple[str, ...], if_not_exists: bool
+    settings: Settings,
+    name: str,
+    partitions: int,
+    pairs: tuple[str, ...],
+    file: Path | None,
+    if_not_exists: bool,
 ) -> None:
     """Create a topic; the store is created too where there is none."""
-    config = parse_config(pairs)
+    config = given_config(pairs, file)
     parse_topic_config(config)
     check_user_topic_name(name)  # All before there is a store.
     with noted_creation(settings.path()):
@@ -93,25 +102,23 @@ def describe_topic(settings: Settings, name: str) -> None:
 @topics.command("alter")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many there are to be.")
-@click.option("--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names.")
-@click.option(
-    "--delete-config", "removed", multiple=True, metavar="NAME", help="Take the default again."
-)
+@alter_config_options
 @shared_options
 def alter_topic(
     settings: Settings,
     name: str,
     partitions: int | None,
     pairs: tuple[str, ...],
+    file: Path | None,
     removed: tuple[str, ...],
 ) -> None:
     """Change a topic's settings, or add partitions; processes that have the store open follow.
 
     Keys go to other partitions once there are more; records that are there stay where they are.
     """
-    config = {**dict.fromkeys(removed), **parse_config(pairs)}
+    config = given_config(pairs, file, removed)
     if not config and partitions is None:
-        raise click.UsageError("give --config, --delete-config or --partitions")
+        raise click.UsageError("give --config, --config-file, --delete-config or --partitions")
     with settings.open() as store:
         before = topic_config(store, name)
         altered = store.alter_topic(name, config, partitions=partitions)
@@ -208,14 +215,3 @@ def _numbers(store: "eoslog.Store", name: str) -> Sequence[int]:
     if found is None:
         raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
     return range(found.partitions)
-
-
-def parse_config(pairs: tuple[str, ...], option: str = "--config") -> dict[str, str]:
-    """Turn NAME=VALUE arguments into a config."""
-    config = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
-        config[name] = value
-    return config

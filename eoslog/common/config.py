@@ -137,6 +137,11 @@ STORE_SETTINGS = _by_name(
     Setting("eoslog.staging.retention.ms", 604_800_000, smallest=0),
 )
 
+# What `eoslog.open` takes: also the defaults of the store's topics.
+OPENING_SETTINGS = STORE_SETTINGS | {
+    broker_name: TOPIC_SETTINGS[name] for broker_name, name in BROKER_NAMES.items()
+}
+
 PRODUCER_SETTINGS = _by_name(
     Setting("batch.size", 16_384, smallest=1, largest=INT32_MAX),
     Setting("linger.ms", 5, largest=INT32_MAX),
@@ -221,9 +226,7 @@ def parse_config(
     """
     parsed: dict[str, ConfigValue] = {}
     if given is not None and not isinstance(given, Mapping):
-        raise InvalidConfigError(
-            f"{what} config must be a mapping of names to values, got {type(given).__name__}"
-        )
+        raise _no_mapping(given, what)
     for name, value in (given or {}).items():
         if name in settings:
             parsed[name] = settings[name].parse(value)
@@ -240,6 +243,12 @@ def parse_config(
     return parsed
 
 
+def _no_mapping(given: object, what: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        f"{what} config must be a mapping of names to values, got {type(given).__name__}"
+    )
+
+
 def with_defaults(
     parsed: Mapping[str, ConfigValue], settings: Mapping[str, Setting]
 ) -> dict[str, ConfigValue]:
@@ -254,15 +263,16 @@ def parse_store_config(
 
     The store's come back complete; the topics' only as far as given, under the topics' names.
     """
-    known = dict(STORE_SETTINGS)
-    for broker_name, name in BROKER_NAMES.items():
-        known[broker_name] = TOPIC_SETTINGS[name]
-    parsed = parse_config(given, known, "store")
-    topic_defaults = {
+    parsed = parse_config(given, OPENING_SETTINGS, "store")
+    store = with_defaults(parsed, STORE_SETTINGS)
+    return {name: int(value) for name, value in store.items()}, topic_defaults_of(parsed)
+
+
+def topic_defaults_of(parsed: Mapping[str, ConfigValue]) -> dict[str, int]:
+    """The defaults of topics among a store's settings, under the topics' names."""
+    return {
         BROKER_NAMES[name]: int(value) for name, value in parsed.items() if name in BROKER_NAMES
     }
-    store = with_defaults(parsed, STORE_SETTINGS)
-    return {name: int(value) for name, value in store.items()}, topic_defaults
 
 
 def parse_topic_config(
@@ -282,25 +292,35 @@ def parse_topic_config(
     return parsed
 
 
+def altered_config(
+    current: Mapping[str, ConfigValue],
+    given: object,
+    settings: Mapping[str, Setting],
+    what: str,
+) -> dict[str, ConfigValue]:
+    """Return settings after a change, without defaults: None as a value takes the default again.
+
+    `what` as in `parse_config`. Raises InvalidConfigError.
+    """
+    if not isinstance(given, Mapping):
+        raise _no_mapping(given, what)
+    for name, value in given.items():
+        if value is None and name not in current and name not in settings:
+            raise InvalidConfigError(_unknown_name(name, settings, what))
+    kept = {name: value for name, value in current.items() if name not in given}
+    changed = {name: value for name, value in given.items() if value is not None}
+    return kept | parse_config(changed, settings, what)
+
+
 def altered_topic_config(
     current: Mapping[str, int | str], given: Mapping[str, object]
 ) -> dict[str, int | str]:
-    """The settings of a topic after a change: None takes a setting back to its default.
+    """The settings of a topic after a change, as `altered_config` has it.
 
     Raises InvalidConfigError, also for another `cleanup.policy`: where Kafka compacted, it says
     which missing offsets are no loss.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidConfigError(
-            f"topic config must be a mapping of names to values, got {type(given).__name__}"
-        )
-    for name, value in given.items():
-        if value is None and name not in current and name not in TOPIC_SETTINGS:
-            raise InvalidConfigError(_unknown_name(name, TOPIC_SETTINGS, "topic"))
-    parsed = parse_topic_config(
-        {name: value for name, value in given.items() if value is not None}, may_compact=True
-    )
-    altered = {name: value for name, value in current.items() if name not in given} | parsed
+    altered = altered_config(current, given, TOPIC_SETTINGS, "topic")
     default = TOPIC_SETTINGS[CLEANUP_POLICY].default
     before, after = (one.get(CLEANUP_POLICY, default) for one in (current, altered))
     if before != after:

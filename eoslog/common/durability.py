@@ -3,6 +3,8 @@
 from typing import Literal, get_args
 
 Durability = Literal["commit", "always", "process"]
+# For `eoslog.open`: the one that the store remembers.
+REMEMBERED: Literal["remembered"] = "remembered"
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 

@@ -1,13 +1,14 @@
 """A directory becomes a store, or is known to be one: `meta.properties`, the locks, the session.
 
 A new store is locked before its `meta.properties` is written, so that two processes that create it
-at once do not both do so. A creation cut short leaves `state/` with nothing but the locks: that
-still counts as an empty directory.
+at once do not both do so. A creation cut short leaves `state/` with the locks and the settings at
+most: that still counts as an empty directory.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from eoslog.common.config import ConfigValue
 from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
@@ -24,24 +25,33 @@ from eoslog.session import store_session
 from eoslog.session.lock import FILE_NAME as LOCK_NAME
 from eoslog.session.lock import OPENING_FILE_NAME, StoreLock
 from eoslog.session.paths import STATE_DIRECTORY, StorePaths
+from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
+from eoslog.session.settings import StoreSettings, write_settings
 from eoslog.session.store_session import StoreSession
 
 # A file system's own, at the top of a volume.
 _NOT_OURS = frozenset({"lost+found"})
+# What a creation makes in `state/` before the directory is a store.
+_OF_A_BEGINNING = {
+    *(LOCK_NAME, OPENING_FILE_NAME),
+    *(SETTINGS_NAME, SETTINGS_NAME + TEMPORARY_SUFFIX),
+}
 
 
 def enter_store(
     paths: StorePaths,
     create: bool,
     durability: Durability | None,
-    topic_defaults: Mapping[str, int],
+    config: Mapping[str, ConfigValue],
+    remembered: StoreSettings,
     on_fork: Callable[[], None],
 ) -> tuple[StoreSession, MetaProperties]:
     """Take part in the store's session, or begin one; `create` makes an empty or absent directory
     a store.
 
     Until `StoreSession.opened` no other process opens or closes it. The default of `durability`
-    is the session's, or "commit". `on_fork` is called in the child of every fork from now on.
+    is the session's, or the remembered one; what is given goes before what is remembered, and a new
+    store remembers it. `on_fork` is called in the child of every fork from now on.
 
     Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
     or StoreFailedError; the directory is then as it was.
@@ -65,12 +75,13 @@ def enter_store(
     try:
         # Another process may have been faster: its store is then used as it is.
         if not exists and not (paths.root / META_PROPERTIES).exists():
+            write_settings(paths.state, StoreSettings(durability or "commit", config))
             write_meta_properties(paths.root, MetaProperties.new())
         with named_os_errors(f"opening {paths.root}"):
             # On the disk with the first list of topics, like all that is in `state` then.
             make_directories(paths.controls)
         identity = read_meta_properties(paths.root)
-        return StoreSession(paths, lock, mount, durability, topic_defaults), identity
+        return StoreSession(paths, lock, mount, durability, config, remembered), identity
     except BaseException:
         lock.release()
         raise
@@ -122,5 +133,5 @@ def _check_may_create(root: Path, create: bool) -> None:
 def _of_a_beginning(path: Path) -> bool:
     """True if a creation that was cut short may have left this."""
     if path.name == STATE_DIRECTORY and path.is_dir():
-        return {entry.name for entry in path.iterdir()} <= {LOCK_NAME, OPENING_FILE_NAME}
+        return {entry.name for entry in path.iterdir()} <= _OF_A_BEGINNING
     return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS

@@ -32,7 +32,7 @@ from eoslog.bindings.shared_page import (
     SharedPage,
 )
 from eoslog.common import clock
-from eoslog.common.config import TOPIC_SETTINGS
+from eoslog.common.config import TOPIC_SETTINGS, ConfigValue, topic_defaults_of
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
@@ -44,6 +44,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.lock import StoreLock, moment_text
 from eoslog.session.paths import StorePaths
 from eoslog.session.process_slots import ProcessSlots
+from eoslog.session.settings import StoreSettings
 
 # Whether a store may be open in several processes.
 JOINING = True
@@ -117,7 +118,8 @@ class StoreSession:
         lock: StoreLock,
         mount: Mount,
         durability: Durability | None,
-        topic_defaults: Mapping[str, int],
+        config: Mapping[str, ConfigValue],
+        remembered: StoreSettings,
     ) -> None:
         """Begin a session if this process is alone, else join the one there is.
 
@@ -132,9 +134,9 @@ class StoreSession:
         self.first = lock.alone
         try:
             if self.first:
-                self._begin(durability, topic_defaults)
+                self._begin(durability, topic_defaults_of(config), remembered)
             else:
-                self._join(durability, topic_defaults)
+                self._join(durability, topic_defaults_of(config))
             self.slots = ProcessSlots(paths.state, self.id)
             # After it has its slot, and before it does anything that others would have to end.
             self.shared.raise_counter(COUNTER_ARRIVALS)
@@ -155,12 +157,17 @@ class StoreSession:
         if hasattr(self, "shared"):
             self.shared.close()
 
-    def _begin(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
+    def _begin(
+        self,
+        durability: Durability | None,
+        topic_defaults: Mapping[str, int],
+        remembered: StoreSettings,
+    ) -> None:
         if self._mount.network:
             self._check_no_other_host()
         self.id = secrets.token_bytes(SESSION_BYTES)
-        self.durability: Durability = durability or "commit"
-        self.topic_defaults = dict(topic_defaults)
+        self.durability: Durability = durability or remembered.durability
+        self.topic_defaults = {**topic_defaults_of(remembered.config), **topic_defaults}
         self._file = SessionFile(
             session=self.id.hex(),
             pid=os.getpid(),
@@ -204,7 +211,7 @@ class StoreSession:
             found = replace(
                 found,
                 durability=durability or found.durability,
-                topic_defaults=dict(topic_defaults),
+                topic_defaults={**found.topic_defaults, **topic_defaults},
                 asked=True,
             )
         self.id = session

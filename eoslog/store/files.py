@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.shared_page import LOCK_COMPACTION, LOCK_LMDB
-from eoslog.common.config import parse_store_config
-from eoslog.common.durability import Durability
+from eoslog.common.config import OPENING_SETTINGS, parse_config, parse_store_config
+from eoslog.common.durability import REMEMBERED, Durability
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.fs.file_system import boot_id_bytes, raise_open_files
+from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.coordinator import GroupCoordinator
 from eoslog.groups.offsets import GroupOffsets
@@ -30,6 +31,7 @@ from eoslog.groups.offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.directory import enter_store
 from eoslog.session.paths import StorePaths
+from eoslog.session.settings import StoreSettings, read_settings, write_settings
 from eoslog.storage.clean_close import (
     forget_last_stop,
     left_sums,
@@ -75,14 +77,15 @@ class StoreFiles:
     """The parts of one store that have files. Made, they hold nothing yet: see `enter`."""
 
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
-        self.config, self._topic_defaults = parse_store_config(config)
+        # As given: what the store remembers, `enter` adds.
+        self._given = parse_config(config, OPENING_SETTINGS, "store")
         with named_os_errors(f"looking for {path}"):  # The working directory may be gone.
             self.paths = StorePaths(path.absolute())
 
     def enter(
         self,
         create: bool,
-        durability: Durability | None,
+        durability: Durability | Literal["remembered"] | None,
         *,
         on_fork: Callable[[], None],
         is_closed: Callable[[], bool],
@@ -92,10 +95,19 @@ class StoreFiles:
         """Take part in the store's session, and make all parts; they have changed nothing yet: see
         `begin`. Whatever this raises, an interrupt (Ctrl-C) too: `give_up` is the caller's then.
         """
+        with named_os_errors(f"opening {self.paths.root}"):
+            exists = (self.paths.root / META_PROPERTIES).exists()
+        remembered = read_settings(self.paths.state) if exists else StoreSettings()
+        self.config, _ = parse_store_config({**remembered.config, **self._given})
         if self.config["eoslog.open.files.raise"]:
             raise_open_files()
         self.session, self.identity = enter_store(
-            self.paths, create, durability, self._topic_defaults, on_fork
+            self.paths,
+            create,
+            remembered.durability if durability == REMEMBERED else durability,
+            self._given,
+            remembered,
+            on_fork,
         )
         found_ids = FoundProducerIds(self.session.shared)
         self._make_storage(found_ids)
@@ -115,6 +127,12 @@ class StoreFiles:
         )
         self._make_transactions(found_ids)
         self._make_groups()
+
+    def alter_settings(self, config: Mapping[str, object], durability: Durability | None) -> None:
+        """Change what the store remembers. See `Store.alter_config`."""
+        state = self.paths.state
+        with self.registry.changing_topics():
+            write_settings(state, read_settings(state).altered(config, durability))
 
     def _make_storage(self, found_ids: FoundProducerIds) -> None:
         shared = self.session.shared

@@ -6,9 +6,9 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Never
+from typing import Literal, Never
 
-from eoslog.common.durability import check_durability
+from eoslog.common.durability import REMEMBERED, Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters
 from eoslog.errors import EoslogError
 from eoslog.fs.identity_files import META_PROPERTIES
@@ -27,7 +27,7 @@ def open(
     path: str | os.PathLike[str],
     *,
     create: bool = False,
-    durability: str | None = "commit",
+    durability: str | None = REMEMBERED,
     config: Mapping[str, object] | None = None,
     **others: Never,
 ) -> Store:
@@ -45,14 +45,16 @@ def open(
         The store's directory.
     create : bool
         True: create the store if the directory is absent or empty.
-    durability : {"commit", "always", "process"} or None
+    durability : {"remembered", "commit", "always", "process"} or None
         What survives a power cut. "commit": what `Producer.flush()`, `Store.flush()` or a
         commit returned for. "always": every append that returned. "process": nothing is waited for.
-        None: the durability of the processes that have the store open; "commit" if there are none,
-        until a later one asks for another.
+        "remembered": what the store was created with ("commit" if nothing was given), or was given
+        to `alter_config`. None: the durability of the processes that have the store open; the
+        remembered one if there are none, until a later one asks for another.
     config : mapping, optional
         Kafka's broker settings ("log.retention.ms"), which are the defaults of the store's topics,
-        and eoslog's own ("eoslog.checkpoint.interval.ms").
+        and eoslog's own ("eoslog.checkpoint.interval.ms"). They go before what the store remembers:
+        what its creator gave here, and `alter_config`.
 
     Raises
     ------
@@ -71,7 +73,9 @@ def open(
     """
     if others:
         refuse_parameters("open", others)
-    known = None if durability is None else check_durability(durability)
+    known: Durability | Literal["remembered"] | None = None
+    if durability is not None:
+        known = REMEMBERED if durability == REMEMBERED else check_durability(durability)
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"path must be a str or a Path, got {type(text).__name__} ({text!r})")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Never, Self, cast, overload
+from typing import Any, Literal, NamedTuple, Never, Self, cast, overload
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
@@ -20,7 +20,7 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.clock import ExpiryClock
-from eoslog.common.durability import Durability
+from eoslog.common.durability import Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
@@ -44,6 +44,7 @@ from eoslog.producer.parts import ProducerParts
 from eoslog.producer.producer import Producer, ProducerInternals, notice_replacements
 from eoslog.producer.transactional_producer import TransactionalProducer
 from eoslog.session.process_slots import ProcessSlot
+from eoslog.session.settings import StoreSettings, read_settings
 from eoslog.staging.application import ApplicationState
 from eoslog.staging.commit import StagedCommit, StagedCommits
 from eoslog.staging.job import VERSION_PARTITION, OffsetsOfGroups
@@ -96,7 +97,7 @@ class Store:
     def _open(
         self,
         create: bool,
-        durability: Durability | None,
+        durability: Durability | Literal["remembered"] | None,
         opened: Callable[["Store"], None],
         *,
         as_left: bool = False,
@@ -183,6 +184,40 @@ class Store:
     def config(self) -> Mapping[str, int]:
         """The store's own settings, with their defaults."""
         return dict(self._files.config)
+
+    def alter_config(
+        self, config: Mapping[str, object] | None = None, *, durability: str | None = None
+    ) -> None:
+        """Change what the store remembers for openings that give no argument; durable on return.
+
+        The processes that have it open go on as they are.
+
+        Parameters
+        ----------
+        config : mapping, optional
+            Settings as for `eoslog.open`; None as a value forgets one. The others stay.
+        durability : {"commit", "always", "process"}, optional
+            The durability to remember.
+
+        Raises
+        ------
+        InvalidConfigError, ValueError
+            An argument is wrong.
+        StoreError
+            The disk refuses, or the file is damaged: nothing is changed.
+        """
+        known = None if durability is None else check_durability(durability)
+        with self._changing_topics():
+            self._files.alter_settings({} if config is None else config, known)
+
+    @property
+    def remembered(self) -> StoreSettings:
+        """Settings remembered for openings: `durability`, and `config` without defaults.
+
+        Raises CorruptRecordError if that was damaged.
+        """
+        self._check_open()
+        return read_settings(self._files.paths.state)
 
     def processes(self) -> list[ProcessSlot]:
         """The processes that have the store open now, this one first: each with `process_id`,

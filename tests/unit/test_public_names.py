@@ -73,11 +73,12 @@ NAMES = {
     """,
     "Producer": OF_PRODUCERS,
     "Store": """
-        abort_prepared abort_transaction alter_topic application begin_run close closed
-        commit_prepared commit_staged config consumer create_topic create_topics deletable_records
-        delete_group delete_offsets delete_records delete_topic describe_group describe_transaction
-        durability find_hanging_transactions flush groups metrics partition path processes producer
-        producers snapshot sweep_run topics transactions verify
+        abort_prepared abort_transaction alter_config alter_topic application begin_run
+        close closed commit_prepared commit_staged config consumer create_topic
+        create_topics deletable_records delete_group delete_offsets delete_records
+        delete_topic describe_group describe_transaction durability
+        find_hanging_transactions flush groups metrics partition path processes producer
+        producers remembered snapshot sweep_run topics transactions verify
     """,
     "TransactionalProducer": OF_PRODUCERS + "transactional_id",
 }

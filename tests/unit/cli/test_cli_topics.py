@@ -251,3 +251,19 @@ def test_a_wrong_alteration_changes_nothing(orders, options, status, words):
     assert_mistake(answer, status, *words)
     with eoslog.open(orders) as store:
         assert store.topics()["orders"].partitions == 2
+
+
+def test_settings_from_a_properties_file(orders, tmp_path):
+    file = tmp_path / "topic.properties"
+    file.write_text("# kept for a day\nretention.ms = 86400000\nsegment.bytes:4096\n")
+    answer = call(
+        *("topics", "alter", "orders", "--store", orders, "--config-file", file, "--json"),
+        *("--config", "segment.bytes=8192"),
+    )
+    assert answer.json["config"] == {"retention.ms": 86_400_000, "segment.bytes": 8192}
+    call("topics", "create", "more", "--store", orders, "--config-file", file)
+    with eoslog.open(orders) as store:
+        assert store.topics()["more"].config["segment.bytes"] == 4096
+    file.write_text("retention.ms = \\u00zz\n")
+    answer = call("topics", "alter", "orders", "--store", orders, "--config-file", file)
+    assert_mistake(answer, WRONG_USE, "--config-file", "topic.properties")

@@ -19,6 +19,7 @@ from eoslog.fs.file_system import Mount
 from eoslog.session import directory as store_directory
 from eoslog.session import store_session
 from eoslog.session.paths import StorePaths
+from eoslog.session.settings import StoreSettings
 from eoslog.session.store_session import SessionFile, StoreSession
 
 NFS = Mount("nfs4", "server:/export", "/mnt")
@@ -26,9 +27,11 @@ ENTER = """
 from pathlib import Path
 from eoslog.session.directory import enter_store
 from eoslog.session.paths import StorePaths
+from eoslog.session.settings import StoreSettings
 paths = StorePaths(Path(path))
 def enter(durability="commit", **defaults):
-    return enter_store(paths, True, durability, defaults, lambda: None)[0]
+    config = {f"log.{name}": value for name, value in defaults.items()}
+    return enter_store(paths, True, durability, config, StoreSettings(), lambda: None)[0]
 """
 
 
@@ -45,8 +48,10 @@ def other(paths):
 
 
 def enter(paths, durability="commit", **defaults) -> StoreSession:
-    names = {name.replace("_", "."): value for name, value in defaults.items()}
-    return store_directory.enter_store(paths, True, durability, names, lambda: None)[0]
+    config = {f"log.{name.replace('_', '.')}": value for name, value in defaults.items()}
+    return store_directory.enter_store(
+        paths, True, durability, config, StoreSettings(), lambda: None
+    )[0]
 
 
 def left(session):

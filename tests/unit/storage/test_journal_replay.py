@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_calls import DONE, call
-from commit_journals import LARGE, SMALL, journal_of, with_journal
+from commit_journals import AS_NEEDED, LARGE, SMALL, journal_of, with_journal
 from partition_files import all_records
 from stores import QUIET
 
@@ -62,7 +62,7 @@ def lose_the_files(paths, topic="t"):
 
 
 def values_after(paths, topic="t"):
-    with eoslog.open(paths.root, config=QUIET) as store:
+    with eoslog.open(paths.root, config=QUIET | AS_NEEDED) as store:
         assert store.verify() == []
         assert not journal_files(paths)
         return [one.value for one in all_records(engine_of(store).partition(topic, 0))]
@@ -112,7 +112,7 @@ def test_a_broken_record_before_a_whole_one_is_damage(dead):
     files = {file: file.read_bytes() for file in paths.root.glob("t-*/*.log")}
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match=r"record 3 is damaged, and record 4") as error:
-            eoslog.open(paths.root)
+            eoslog.open(paths.root, config=AS_NEEDED)
         assert error.value.path == str(journal)
         assert journal.read_bytes() == data
         assert files == {file: file.read_bytes() for file in paths.root.glob("t-*/*.log")}
@@ -162,7 +162,7 @@ def test_a_broken_record_before_the_other_half_was_begun_is_damage(both_halves, 
     match = rf"at byte {first}: record {record} is damaged, and the other half was begun after it"
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match=match):
-            eoslog.open(paths.root)
+            eoslog.open(paths.root, config=AS_NEEDED)
     journal.write_bytes(kept)
     assert values_after(paths) == numbers(16)
 
@@ -201,7 +201,7 @@ def test_a_damaged_header_is_named(dead, at):
     data[at] ^= 1
     journal.write_bytes(data)
     with pytest.raises(CorruptRecordError, match="header is damaged"):
-        eoslog.open(paths.root)
+        eoslog.open(paths.root, config=AS_NEEDED)
     assert journal.read_bytes() == data
 
 
@@ -210,7 +210,7 @@ def test_a_file_that_was_cut_short_is_named(dead):
     data = journal.read_bytes()
     journal.write_bytes(data[: len(data) // 2])
     with pytest.raises(CorruptRecordError, match="its halves have"):
-        eoslog.open(paths.root)
+        eoslog.open(paths.root, config=AS_NEEDED)
     journal.write_bytes(data)
     assert values_after(paths) == numbers(COUNT)
 
@@ -249,7 +249,7 @@ def test_what_is_in_the_place_of_a_journal_is_named(dead, what):
     odd = paths.journals / "00ff-0"
     put(odd, what)
     with pytest.raises(EoslogError, match=str(odd)):
-        eoslog.open(paths.root)
+        eoslog.open(paths.root, config=AS_NEEDED)
     odd.rmdir() if what == "a directory" else odd.unlink()
     assert values_after(paths) == numbers(COUNT)
 
@@ -281,7 +281,7 @@ def test_a_topic_that_is_gone_or_has_another_id_is_passed_over(tmp_path):
     path = tmp_path / "store"
     paths, journal = died(path)
     kept = journal.read_bytes()
-    with eoslog.open(path) as store:
+    with eoslog.open(path, config=AS_NEEDED) as store:
         store.delete_topic("t")
         store.create_topic("t")
         store.producer().append("t", 0, [b"of the new one"])
@@ -294,7 +294,7 @@ def test_a_deleted_segment_does_not_come_back(tmp_path):
     path = tmp_path / "store"
     paths, journal = died(path)
     kept = journal.read_bytes()
-    store = eoslog.open(path, durability="always", config=QUIET)
+    store = eoslog.open(path, durability="always", config=QUIET | AS_NEEDED)
     partition = engine_of(store).partition("t", 0)
     partition.roll()
     store.producer().append("t", 0, [b"new"])
@@ -302,7 +302,7 @@ def test_a_deleted_segment_does_not_come_back(tmp_path):
     partition.delete_segments(COUNT)
     abandon(store)
     journal.write_bytes(kept)
-    with eoslog.open(path) as store:
+    with eoslog.open(path, config=AS_NEEDED) as store:
         partition = engine_of(store).partition("t", 0)
         assert partition.log_start_offset == COUNT
         assert [one.value for one in all_records(partition)] == [b"new"]
@@ -353,7 +353,7 @@ def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog, monkeypatch
     path = tmp_path / "store"
     paths, journal = died(path)
     kept = journal.read_bytes()
-    with eoslog.open(path):
+    with eoslog.open(path, config=AS_NEEDED):
         pass
     journal.write_bytes(kept)
     forget, left = store_files.forget_last_stop, []
@@ -363,7 +363,7 @@ def test_journals_beside_a_clean_stop_do_not_count(tmp_path, caplog, monkeypatch
         forget(*files)
 
     monkeypatch.setattr(store_files, "forget_last_stop", noted)
-    with caplog.at_level(logging.ERROR), eoslog.open(path) as store:
+    with caplog.at_level(logging.ERROR), eoslog.open(path, config=AS_NEEDED) as store:
         # Without that trace they would count.
         assert left == [[]]
         assert "another program ran on the store" in caplog.text
@@ -468,7 +468,7 @@ def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
     path = tmp_path / "store"
     _, journal = died(path)
     kept = journal.read_bytes()
-    with eoslog.open(path, durability="always", config=QUIET) as store:
+    with eoslog.open(path, durability="always", config=QUIET | AS_NEEDED) as store:
         store.producer().append("t", 0, [b"more"])
         journal.write_bytes(kept)
         parts_of(store).checkpointer.peers._dead_journals.retire()
@@ -486,7 +486,7 @@ def test_a_journal_that_its_process_removed_meanwhile_is_none_of_a_dead_one(tmp_
             journal.unlink()
             return super().lock(**how)
 
-    with eoslog.open(path, durability="always", config=QUIET) as store:
+    with eoslog.open(path, durability="always", config=QUIET | AS_NEEDED) as store:
         journal.write_bytes(kept)
         monkeypatch.setattr(journal_replay, "UnforkedFile", Closing)
         parts_of(store).checkpointer.peers._dead_journals.retire()

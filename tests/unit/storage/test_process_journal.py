@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from commit_journals import LARGE, SMALL, journal_of, with_journal
+from commit_journals import AS_NEEDED, LARGE, SMALL, journal_of, with_journal
 from harness.waiting import eventually
 from partition_files import all_records
 from staged_jobs import load
@@ -393,7 +393,7 @@ def test_what_only_the_journal_has_is_there_again(tmp_path):
     for file, data in saved.items():  # The power went: nothing behind the sync is there.
         end = data.index(b"first") + len(b"first")
         file.write_bytes(data[: end + 1] + bytes(len(data) - end - 1))
-    with opened(path) as store:
+    with opened(path, **AS_NEEDED) as store:
         for number in range(2):
             assert values_of(store, number) == [b"first", b"%d" % number]
         assert store.verify() == []
