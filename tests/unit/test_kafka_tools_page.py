@@ -20,8 +20,8 @@ ORDERS_0 = TopicPartition("orders", 0)
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
 OFFSETS_FILE = '{"partitions": [{"topic": "orders", "partition": 0, "offset": 2}], "version": 1}'
 # Words of the commands that change the store of `made`, and of those that change nothing after all.
-CHANGES = re.compile(r" (create|alter|delete(-\w+)?) |--execute")
-CHANGE_NOTHING = ("--dry-run", "--to-current")
+CHANGES = re.compile(r" (create|alter|delete(-\w+)?) |--execute|eoslog config --")
+CHANGE_NOTHING = ("--dry-run", "--if-not-exists", "--to-current")
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -43,8 +43,8 @@ ROWS = rows()
 def made(path: Path) -> Path:
     """A store in which each row has something to do."""
     path.mkdir()
-    with eoslog.open(path / "data", create=True) as store:
-        store.create_topic("orders", partitions=2)
+    with eoslog.open(path / "data", create=True, config={"log.roll.ms": 7_000}) as store:
+        store.create_topic("orders", partitions=2, config={"segment.ms": 5_000})
         for number in range(2):
             times = [NOON_MS, NOON_MS + 1, NOON_MS + 2]
             store.producer().append("orders", number, [b"a", b"b", b"c"], timestamps=times)
@@ -57,6 +57,7 @@ def state_of(path: Path) -> dict[str, object]:
     with eoslog.open(path / "data") as store:
         topics = store.topics()
         return {
+            "settings": store.remembered,
             "groups": store.groups(),
             "topics": {name: (one.partitions, one.config) for name, one in topics.items()},
             "starts": {
@@ -68,11 +69,11 @@ def state_of(path: Path) -> dict[str, object]:
 
 
 def test_the_rows_are_found():
-    assert len(ROWS) >= 18
+    assert len(ROWS) >= 37
     assert len({kafka for kafka, _, _ in ROWS}) == len(ROWS)
     assert {kafka.split()[0] for kafka, _, _ in ROWS} >= {
-        "kafka-consumer-groups.sh",
-        "kafka-delete-records.sh",
+        *("kafka-consumer-groups.sh", "kafka-delete-records.sh"),
+        *("kafka-topics.sh", "kafka-configs.sh"),
     }
 
 
@@ -81,6 +82,7 @@ def test_the_command_and_python_do_the_same(tmp_path, monkeypatch, kafka, ours, 
     by_command, by_python = made(tmp_path / "command"), made(tmp_path / "python")
     before = state_of(by_command)
     (by_command / "offsets.json").write_text(OFFSETS_FILE)
+    (by_command / "orders.properties").write_text("retention.ms=1000\n")
     monkeypatch.chdir(by_command)
     words = shlex.split(ours)
     assert words[0] == "eoslog"
