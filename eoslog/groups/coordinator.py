@@ -11,11 +11,12 @@ others only by the record that removes the member, so its commits are refused fr
 """
 
 import hashlib
+import logging
 import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,8 @@ from eoslog.groups.offsets import GroupOffsets
 from eoslog.groups.records import MembersKey
 from eoslog.session.process_slots import SLOT_BYTES, ProcessSlots
 from eoslog.storage.topic_registry import TopicRegistry
+
+_log = logging.getLogger(__name__)
 
 _DIRECTORY_NAME = "members"
 _NAME_BYTES = 16
@@ -272,7 +275,11 @@ class GroupCoordinator:
         """Remove a member; what it held goes to others at once."""
         # First: after an interrupt, others find it dead.
         self.heartbeats.end(member_id)
-        self._change(group, lambda now: without_members(now, [member_id], self._counts_for(now)))
+        self._change(
+            group,
+            lambda now: without_members(now, [member_id], self._counts_for(now)),
+            left=member_id,
+        )
         self.forget(member_id)
 
     def forget(self, member_id: str) -> None:
@@ -315,8 +322,12 @@ class GroupCoordinator:
 
     # How it is done.
 
-    def _change(self, group: str, change: Callable[[GroupMembers], GroupMembers]) -> None:
-        """Write what `change` makes of a group without its dead members, if that is a change."""
+    def _change(
+        self, group: str, change: Callable[[GroupMembers], GroupMembers], *, left: str = ""
+    ) -> None:
+        """Write what `change` makes of a group without its dead members, if that is a change. The
+        member `left` is not dead.
+        """
         groups = self.log.of_group(group)
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:
@@ -330,8 +341,29 @@ class GroupCoordinator:
             else:
                 after = replace(after, state_timestamp_ms=before.state_timestamp_ms)
             self.log.append(groups, [GroupRecord(MembersKey(group), after)])
+            _log_change(group, before, after, {*dead} - {left})
         for member_id in dead:
             self.forget(member_id)
 
     def _counts_for(self, group: GroupMembers, *more: Member) -> dict[str, int]:
         return self.counts(group.topics.union(*(member.topics for member in more)))
+
+
+def _log_change(
+    group: str, before: GroupMembers, after: GroupMembers, dead: Collection[str]
+) -> None:
+    """Say who came and went, and that partitions are assigned anew."""
+    old = {member.member_id for member in before.members}
+    new = {member.member_id for member in after.members}
+    for member_id in sorted(new - old):
+        _log.info("group %r: member %s joins", group, member_id)
+    for member_id in sorted(old - new):
+        why = "it died, or polled no more in time" if member_id in dead else "it left"
+        _log.info("group %r: member %s is removed: %s", group, member_id, why)
+    if after.generation != before.generation:
+        _log.info(
+            "group %r: rebalance to generation %d: %d members, %d partitions, %s",
+            *(group, after.generation, len(new)),
+            sum(len(member.assigned) for member in after.members),
+            "no member is left" if not new else f"state {after.state}",
+        )

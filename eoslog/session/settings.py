@@ -28,6 +28,10 @@ class StoreSettings:
     durability: Durability = "commit"
     config: Mapping[str, ConfigValue] = field(default_factory=lambda: MappingProxyType({}))
 
+    def __str__(self) -> str:
+        own = "".join(f", {name}={value}" for name, value in sorted(self.config.items()))
+        return f"durability={self.durability}{own}"
+
     def altered(
         self, config: Mapping[str, object], durability: Durability | None
     ) -> "StoreSettings":

@@ -601,6 +601,7 @@ class OpenedPartitions:
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 unknown = self._opener.holes.is_unknown(topic, where)
                 clean = where not in self._unrecovered and not unknown
+                began_s = time.monotonic()
                 partition = self._opener.open(
                     topic, where, self.config_of(topic), clean=clean, opening=opening
                 )
@@ -608,6 +609,13 @@ class OpenedPartitions:
                     with named_os_errors(f"opening {where}"):
                         self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
+                if not clean and not partition.attached:
+                    _log.info(
+                        "%s: recovered after an unclean stop in %.3f s: offsets %d to %d, %d bytes "
+                        "cut off",
+                        *(where, time.monotonic() - began_s, partition.log_start_offset),
+                        *(partition.log_end_offset, partition.cut_bytes),
+                    )
                 if self._on_opened is not None:
                     self._on_opened(partition)
                 self._take_settings(partition)  # They may have been altered just now.

@@ -543,7 +543,16 @@ class Checkpointer:
         partition = self._files.partitions.find(where)
         if partition is None or partition.failed:
             return 0
-        return apply_retention(partition, self._files.names, config, now_ms)
+        start, size_bytes = partition.log_start_offset, partition.size_bytes
+        deleted = apply_retention(partition, self._files.names, config, now_ms)
+        if deleted:
+            _log.info(
+                "%s: retention deleted %d segments with %d bytes: the log begins at offset %d, "
+                "and began at %d",
+                *(where, deleted, max(0, size_bytes - partition.size_bytes)),
+                *(partition.log_start_offset, start),
+            )
+        return deleted
 
     # Errors and counts.
 

@@ -132,7 +132,10 @@ class StoreFiles:
         """Change what the store remembers. See `Store.alter_config`."""
         state = self.paths.state
         with self.registry.changing_topics():
-            write_settings(state, read_settings(state).altered(config, durability))
+            before = read_settings(state)
+            after = before.altered(config, durability)
+            write_settings(state, after)
+        _log.info("%s: settings altered from %s to %s", self.paths.root, before, after)
 
     def _make_storage(self, found_ids: FoundProducerIds) -> None:
         shared = self.session.shared

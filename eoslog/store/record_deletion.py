@@ -4,6 +4,7 @@ Invariant: all is checked before anything changes, and nothing at or above a par
 offset goes.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from eoslog.storage.engine import Engine
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.retention import delete_below
 from eoslog.transactions.named_producers import NamedProducers
+
+_log = logging.getLogger(__name__)
 
 # As in Kafka it stands for the highest offset that is possible.
 HIGHEST_OFFSET = -1
@@ -73,7 +76,12 @@ def delete_records(
         if partition.active_base_offset < offset == partition.log_end_offset:
             with suppress(StoreFullError):  # Only its file stays then.
                 partition.roll()
+        start = partition.log_start_offset
         delete_below(partition, names, offset)
+        _log.info(
+            "%s: records deleted: the log begins at offset %d, and began at %d",
+            *(partition.topic_partition, partition.log_start_offset, start),
+        )
     return {one.topic_partition: one.log_start_offset for one in offsets}
 
 

@@ -108,6 +108,7 @@ class Store:
         It returns itself, since a signal may arrive between the creation of the object and the
         assignment of the result.
         """
+        began_s = time.monotonic()
         try:
             self._files.enter(
                 create,
@@ -157,6 +158,7 @@ class Store:
             self._files.partitions.watch_loaded(self._checkpointer.forget_expired_producers)
             # Also where no partition is used: every process ends what dead ones left.
             self._checkpointer.start_if_possible()
+            self._log_opening(began_s)
             opened(self)
             return self  # noqa: TRY300 -- inside the guard.
         except BaseException:
@@ -167,6 +169,22 @@ class Store:
                 self._give_up_opening()  # A second interrupt came before its end.
                 raise
             raise
+
+    def _log_opening(self, began_s: float) -> None:
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        from importlib.metadata import version  # What it loads not every opening needs.
+
+        files = self._files
+        unrecovered = len(files.partitions.unrecovered)
+        how = "with nothing to recover" if files.session.first else "joined the others"
+        if files.session.first and unrecovered:
+            how = f"after an unclean stop, {unrecovered} partitions are recovered when first used"
+        _log.info(
+            "%s: opened in %.3f s, eoslog %s, durability %s, %d processes: %s",
+            *(self.path, time.monotonic() - began_s, version("eoslog"), self.durability),
+            *(len(files.session.slots.others()) + 1, how),
+        )
 
     # Who it is.
 
@@ -862,6 +880,7 @@ class Store:
         if self._closed:
             self._files.give_up()  # An interrupt may have left something of it.
             return []
+        began_s = time.monotonic()
         errors = self._close_producers()
         for error in errors:
             if isinstance(error, ConcurrentAccessError):
@@ -880,6 +899,8 @@ class Store:
         # Producers that began to write since then.
         self._close_producers()
         self._files.signal.wake()
+        close_s = time.monotonic() - began_s
+        _log.info("%s: closed in %.3f s, %d errors", self.path, close_s, len(errors))
         return errors
 
     def _clear_leftovers(self) -> None:

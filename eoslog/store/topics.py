@@ -85,6 +85,11 @@ class StoreTopics:
                     [(where, one.topic_id) for one in new for where in one.topic_partitions()],
                 )
                 self._registry.add(*new)
+                for topic in new:
+                    own = _listed(topic.config)
+                    _log.info(
+                        "topic %s: created, partitions=%d%s", topic.name, topic.partitions, own
+                    )
         return topics | found
 
     def _existing(self, topic: TopicDescription, *, exist_ok: bool) -> TopicDescription | None:
@@ -145,6 +150,11 @@ class StoreTopics:
                 added = altered.topic_partitions()[topic.partitions :]
                 make_partition_directories(self._paths, [(one, topic.topic_id) for one in added])
                 self._registry.alter(altered)
+                _log.info(
+                    "topic %s: altered from partitions=%d%s to partitions=%d%s",
+                    *(name, topic.partitions, _listed(topic.config)),
+                    *(altered.partitions, _listed(altered.config)),
+                )
         self.follow_alterations(producers())
         return altered
 
@@ -208,6 +218,7 @@ class StoreTopics:
         self._names.forget_topic(topic.name)
         self._group_offsets.forget_topic(topic.name)
         self._registry.remove(topic.name)
+        _log.info("topic %s: deleted, with %d partitions", topic.name, topic.partitions)
 
     def notice_changes(self, producers: Collection[Producer]) -> None:
         """Let go of what other processes deleted, follow what they altered, and finish what one of
@@ -239,3 +250,7 @@ def _altered_count(topic: TopicDescription, given: int | None) -> int:
             "records would be lost"
         )
     return count
+
+
+def _listed(config: Mapping[str, object]) -> str:
+    return "".join(f", {name}={value}" for name, value in sorted(config.items()))

@@ -160,6 +160,11 @@ class TransactionCoordinator:
             else:
                 self._move_on(entry, None if expected is None else expected[1], timeout_ms)
             self.entries.hand_over(transactional_id, owner)
+            _log.info(
+                "transactional id %r: producer id %d, epoch %d, is that of %s; older ones are "
+                "fenced",
+                *(transactional_id, entry.producer_id, entry.producer_epoch, owner),
+            )
             if older is not None and older is not owner:
                 # Where its transaction was aborted first, its reason has the abort's epoch.
                 older.fenced_because = taken_over(transactional_id, entry.producer_epoch, owner)
@@ -335,7 +340,13 @@ class TransactionCoordinator:
         refused it. It then holds for all who read the log, and is completed once it is on the disk.
         """
         before, touched = entry.producer_id, entry.partitions
+        epoch = entry.producer_epoch
         self._until_done(entry, entry.fence)
+        _log.info(
+            "transactional id %r: the transaction of producer id %d, epoch %d, over %d partitions "
+            "is aborted: %s",
+            *(entry.transactional_id, before, epoch, len(touched), reason),
+        )
         self.entries.take_from_owner(entry.transactional_id, reason)
         self._after_decision(entry, touched, before)
 

@@ -24,6 +24,8 @@ before it appends, and is fenced.
 Order of locks: the one of this class, a producer's, the name's in all processes, the state log's.
 """
 
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import State, WatchedKey
 from eoslog.transactions.producer_ids import EPOCH_EXHAUSTED, ProducerIds
 from eoslog.transactions.state_key import NAMED_PRODUCER, state_key
+
+_log = logging.getLogger(__name__)
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_SINCE_MAX = 3 << 29
@@ -183,9 +187,16 @@ class NamedProducers:
         with self._state_log.held(NAMED_PRODUCER, name):
             older = self._read(name)
             if older is not None:
-                return self._succeed(older)
-            identity = NamedIdentity(name, self._producer_ids.take(), 0, process=self._slots.own)
-            self._append(identity)
+                identity = self._succeed(older)
+            else:
+                producer_id = self._producer_ids.take()
+                identity = NamedIdentity(name, producer_id, 0, process=self._slots.own)
+                self._append(identity)
+            _log.info(
+                "producer %r: producer id %d, epoch %d, is opened by process %d; older ones are "
+                "fenced",
+                *(name, identity.producer_id, identity.epoch, os.getpid()),
+            )
             return identity
 
     def _read(self, name: str) -> NamedIdentity | None:
