@@ -121,6 +121,46 @@ def test_a_store_of_0_1_0_is_upgraded_once(path, was_clean):
         assert batches(store) == written
 
 
+def values_of(store: Any) -> dict[TopicPartition, list[bytes | None]]:
+    found: dict[TopicPartition, list[bytes | None]] = {}
+    with store.consumer() as consumer:
+        consumer.assign(
+            [one for topic in store.topics().values() for one in topic.topic_partitions()]
+        )
+        while records := consumer.poll(0):
+            for record in records:
+                found.setdefault(TopicPartition(record.topic, record.partition), []).append(
+                    record.value
+                )
+    return found
+
+
+def test_a_store_of_0_1_0_goes_on_and_is_read_back(path):
+    with eoslog.open(path) as store:
+        wanted = values_of(store)
+        assert wanted
+        with store.producer(name="later") as named:
+            named.append(*ORDERS, values=[b"named"])
+        with store.producer(transactional_id="later") as producer:
+            producer.init_transactions()
+            for value in (b"committed", b"aborted"):
+                producer.begin_transaction()
+                producer.send(ORDERS.topic, value, partition=ORDERS.partition)
+                producer.send_offsets_to_transaction({ORDERS: 1}, "later")
+                if value == b"aborted":
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+        wanted[ORDERS] = [*wanted.get(ORDERS, []), b"named", b"committed"]
+        assert values_of(store) == wanted
+    with eoslog.open(path) as store:
+        assert values_of(store) == wanted
+        assert store.groups()["later"] == {ORDERS: OffsetAndMetadata(1)}
+        with store.producer(name="later") as named:
+            assert named.next_sequence(*ORDERS) == 1
+        assert store.verify() == []
+
+
 @pytest.mark.parametrize("lost", ["lmdb", "topics.json", "*"])
 def test_an_upgraded_store_that_lost_its_state_gets_no_second_marker(path, lost):
     with eoslog.open(path) as store:
