@@ -147,14 +147,16 @@ class OffsetCheckpoints:
                     found[HIGH_WATERMARK][where] = offsets.high_watermark
                 if known:
                     wanted = {name: {**self._offsets[name], **found[name]} for name in found}
-                    self._replace(
-                        {
-                            name: offsets
-                            for name, offsets in wanted.items()
-                            if offsets != self._offsets[name] or not self._stands(name, sync=sync)
-                        },
-                        sync=sync,
-                    )
+                    changed = {
+                        name: offsets
+                        for name, offsets in wanted.items()
+                        if offsets != self._offsets[name] or not self._stands(name, sync=sync)
+                    }
+                    starts = changed.get(LOG_START_OFFSET, {})
+                    if not sync and any(starts.values()):
+                        # A deletion left it on the disk: it must not go with an unsynced file.
+                        self._replace({LOG_START_OFFSET: changed.pop(LOG_START_OFFSET)}, sync=True)
+                    self._replace(changed, sync=sync)
                     self._reserve()
 
     def reserve(self) -> None:

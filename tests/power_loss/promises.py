@@ -66,6 +66,7 @@ class Promises:
         self.gone: dict[str, set[bytes]] = {place: set() for place in PLACES}
         # Of what is gone: what was being deleted at the moment, and may be neither gone nor synced.
         self.going: dict[str, set[bytes]] = {place: set() for place in PLACES}
+        self.surely_gone: dict[str, set[bytes]] = {place: set() for place in PLACES}
         self.group_tried = self.group_promised = 0
         self.incarnation, self.topic = 0, "deleted"
         retaining = False
@@ -76,7 +77,7 @@ class Promises:
             note = next(note for note in notes[count:] if note["note"] == "retained")
             for place, values in note["gone"].items():
                 self.going[place] = {one.encode() for one in values} - self.gone[place]
-            self._take(note)
+            self._take(note | {"surely": False})
 
     def _take(self, note: dict[str, Any]) -> None:
         what = note["note"]
@@ -98,6 +99,8 @@ class Promises:
         elif what == "retained":
             for place, values in note["gone"].items():
                 self.gone[place].update(one.encode() for one in values)
+                if note["surely"]:
+                    self.surely_gone[place].update(one.encode() for one in values)
         elif what in ("creating", "created", "deleting", "deleted"):
             self.incarnation, self.topic = note["incarnation"], what
 
@@ -123,6 +126,8 @@ class Promises:
         for place, values in seen.items():
             unknown = [value[:40] for value in values if value not in owners]
             assert not unknown, f"{place}: never committed, and seen: {unknown[:3]}"
+            back = self.surely_gone.get(place, set()).intersection(values)
+            assert not back, f"{place}: deleted, and seen: {sorted(back)[:3]}"
             for value in values:
                 there.setdefault(owners[value], {}).setdefault(place, []).append(value)
         self._check_topic(seen, there)

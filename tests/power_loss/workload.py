@@ -6,13 +6,14 @@ the trace between the events of the files:
 - try: from here on a work may be found in the log (an append, a commit); its values by place;
 - promise: these works survive a power cut;
 - offset_try, offset_promise: the same of a group's offset;
-- retaining, retained: old records of a place may be gone; which ones;
+- retaining, retained: old records of a place may be gone, or surely are; which ones;
 - creating, created, deleting, deleted: the topic that comes and goes.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -65,8 +66,8 @@ STEPS: dict[str, dict[str, int]] = {
         "groups": "append=20 group=30 begin=5 write=10 offset=10 commit=8 checkpoint=3 persist=3 "
         "kill=1",
         "staged": "job=20 lost_job=4 bulk=8 append=8 flush=2 checkpoint=2 persist=2 clear=5 kill=1",
-        "retention": "append=60 flush=6 retain=8 begin=4 write=10 commit=5 checkpoint=3 persist=3 "
-        "kill=1",
+        "retention": "append=60 flush=6 retain=8 delete_records=4 begin=4 write=10 commit=5 "
+        "checkpoint=3 persist=3 kill=1",
         "topics": "create_temporary=10 temporary_append=20 delete=8 append=10 flush=4 checkpoint=2 "
         "kill=1",
         # Of more than a record of the journal takes.
@@ -453,14 +454,26 @@ class Workload:
         parts_of(self.store).staged.clear_leftovers()
 
     def retain(self) -> None:
+        self._delete(parts_of(self.store).checkpointer.retain, surely=False)
+
+    def delete_records(self) -> None:
+        """Up to any offset of each place."""
+        offsets = {}
+        for number in range(PARTITIONS):
+            log = self.store.partition(TOPIC, number)
+            offset = self.noise.randint(log.log_start_offset, log.last_stable_offset)
+            offsets[TopicPartition(TOPIC, number)] = offset
+        self._delete(lambda: self.store.delete_records(offsets), surely=True)
+
+    def _delete(self, call: Callable[[], object], *, surely: bool) -> None:
         before = {place: values_of_place(self.store, place) for place in PLACES}
         mark(note="retaining")
-        parts_of(self.store).checkpointer.retain()
+        call()
         gone = {}
         for place, values in before.items():
             left = set(values_of_place(self.store, place))
             gone[place] = [one.decode() for one in values if one not in left]
-        mark(note="retained", gone=gone)
+        mark(note="retained", gone=gone, surely=surely)
 
     def close(self, again: bool = True) -> None:
         self.store.close()

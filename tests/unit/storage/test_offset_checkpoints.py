@@ -63,16 +63,27 @@ def test_what_changed_is_synced_with_one_sync_of_the_directory(tmp_path, shared,
 
 def test_what_was_not_synced_is_synced_though_nothing_changed(tmp_path, shared, synced):
     checkpoints = OffsetCheckpoints(tmp_path, shared)
-    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)}, sync=False)
+    checkpoints.write({T0: LastOffsets(10, 0, 12, 10)}, sync=False)
     assert synced == []
-    checkpoints.write({T0: LastOffsets(10, 1, 12, 10)})
+    checkpoints.write({T0: LastOffsets(10, 0, 12, 10)})
     assert synced == [*NAMES, "."]
     # Nor is it known what another process did.
     synced.clear()
-    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 1, 12, 10)}, sync=False)
+    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 0, 12, 10)}, sync=False)
     assert synced == []
-    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 1, 12, 10)})
+    OffsetCheckpoints(tmp_path, shared).write({T0: LastOffsets(10, 0, 12, 10)})
     assert synced == [*NAMES, "."]
+
+
+def test_a_start_that_was_raised_is_never_replaced_by_an_unsynced_file(tmp_path, shared, synced):
+    checkpoints = OffsetCheckpoints(tmp_path, shared)
+    checkpoints.raise_start(T0, lambda: 7)
+    synced.clear()
+    checkpoints.write({T0: LastOffsets(10, 7, 12, 10)}, sync=False)
+    assert synced == []
+    other = TopicPartition("t", 1)
+    checkpoints.write({T0: LastOffsets(10, 7, 12, 10), other: LastOffsets(0, 0, 0, 0)}, sync=False)
+    assert synced == [LOG_START_OFFSET, "."]
 
 
 def test_what_another_process_replaced_is_not_taken_as_synced(tmp_path, shared, synced):
