@@ -159,8 +159,8 @@ cdef class BatchFiller:
     cdef int _check_free(self) except -1:
         if self._busy:
             raise errors.ConcurrentAccessError(
-                "two threads use one staged writer at once: another thread is filling its batches, "
-                "and this call did nothing; make one for each thread")
+                "two threads use one filler at once: another thread is in it, and this call did "
+                "nothing; make one for each thread")
         if self._exports > 0:
             raise BufferError("a batch of this filler is still looked at")
         self._shown = NOTHING_SHOWN

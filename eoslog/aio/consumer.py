@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, overload
 
-from eoslog.aio.calls import NOT_BEGUN, Calls, awaited
+from eoslog.aio.calls import NOT_BEGUN, Calls, awaited, until_over
 from eoslog.aio.opening import ClosedByBlock
 from eoslog.aio.waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
@@ -188,9 +188,13 @@ class AsyncConsumer(ClosedByBlock):
         return self._consumer.closed
 
     async def close(self) -> None:
-        """Close the consumer; a poll that waits ends. A second call does nothing."""
-        await self._calls.run(self._consumer.close)
+        """Close the consumer; a poll that waits ends. A second call does nothing.
+
+        A task that is cancelled waits for the end.
+        """
+        ended = await until_over(self._calls.submit(self._consumer.close), surely=True)
         self._waiter.wake(self)
+        ended.value()
 
     def _check_enter(self) -> None:
         self._internals.check_open()

@@ -61,12 +61,14 @@ class AsyncProducer(ClosedByBlock):
 
     _kind = "producer"
 
-    def __init__(self, store: Store, producer: Producer, calls: Calls) -> None:
+    def __init__(
+        self, store: Store, producer: Producer, calls: Calls, unfinished: set[Rounds]
+    ) -> None:
         self._store = store
         self._producer = self._synchronous = producer
         self._check_producer = ProducerInternals(producer).check_appendable
         self._loop = asyncio.get_running_loop()
-        self._rounds = Rounds(producer, calls, self._loop)
+        self._rounds = Rounds(producer, calls, self._loop, unfinished)
         self._limits: dict[str, tuple[TopicDescription, TopicLimits]] = {}
         self._closed = False  # It takes nothing more.
         self._is_over = False  # The producer under it is closed too.
@@ -289,8 +291,10 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     _producer: TransactionalProducer
 
-    def __init__(self, store: Store, producer: TransactionalProducer, calls: Calls) -> None:
-        super().__init__(store, producer, calls)
+    def __init__(
+        self, store: Store, producer: TransactionalProducer, calls: Calls, unfinished: set[Rounds]
+    ) -> None:
+        super().__init__(store, producer, calls, unfinished)
         self._transactions = cast(TransactionManager, ProducerInternals(producer).transactions)
         # The transaction begun last; and that which `outcome` is of: it may not have been begun.
         self._current = self._last = AsyncTransaction(self)

@@ -115,7 +115,17 @@ class Round:
 class Rounds:
     """The rounds of one producer, for the tasks of one event loop."""
 
-    def __init__(self, producer: Producer, calls: Calls, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        calls: Calls,
+        loop: asyncio.AbstractEventLoop,
+        unfinished: "set[Rounds]",
+    ) -> None:
+        """`unfinished` has these rounds while something is gathered or under way: their producer
+        may be dropped before that is over.
+        """
+        self._unfinished = unfinished
         self._producer = ProducerInternals(producer)
         self._calls = calls
         self._loop = loop
@@ -126,6 +136,10 @@ class Rounds:
         self._done: deque[Batch] = deque()  # Their futures are to be set.
         self._has_room = asyncio.Event()
         self._keyless_turns: dict[str, int] = {}
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return True if they were made for that event loop."""
+        return loop is self._loop
 
     # In the event loop.
 
@@ -186,6 +200,7 @@ class Rounds:
         batch.told.append((records.record_count - 1, timestamp_ms, told))
         if len(batch.told) == 1:
             if not gathered.steps:
+                self._unfinished.add(self)
                 self._loop.call_soon(self.go_on)  # After what others send in this step.
             gathered.steps.append(batch)
             if gathered.open.pop(where, None) is not None:
@@ -237,6 +252,7 @@ class Rounds:
             return
         if not self._gathered.steps:
             self._under_way = None
+            self._unfinished.discard(self)
             return
         gathered = Round()
         beginning = self._gathered
@@ -299,8 +315,19 @@ class Rounds:
 
     def _go_on_in_loop(self, _: "Future[None]") -> None:
         if not self._call_in_loop(self.go_on):
-            # Nobody else comes to what the loop had gathered: its records were taken.
-            self._make(self._gathered)
+            self.make_left()
+
+    def make_left(self) -> list[BaseException]:
+        """Make what a loop that does not run has gathered: its records were taken. Return the
+        failures.
+
+        No round is under way.
+        """
+        if self._loop.is_running():
+            return []
+        left, self._gathered = self._gathered, Round()
+        self._make(left)
+        return list(self.failures)
 
     def _append(self, batch: Batch, broken: dict[TopicPartition, BaseException]) -> None:
         failure = broken.get(batch.where)

@@ -12,6 +12,7 @@ from eoslog.aio.calls import Calls, awaited, make_call, until_over
 from eoslog.aio.consumer import AsyncConsumer
 from eoslog.aio.opening import ClosedByBlock, Opening
 from eoslog.aio.producer import AsyncProducer, AsyncTransactionalProducer
+from eoslog.aio.rounds import Rounds
 from eoslog.aio.waiter import TailWaiter
 from eoslog.common.arguments import check_synchronous
 from eoslog.common.durability import Durability
@@ -42,6 +43,8 @@ class AsyncStore(ClosedByBlock):
         self._calls = Calls()
         self._waiter = TailWaiter(engine_of(store).signal)
         self._users: weakref.WeakSet[AsyncProducer | AsyncConsumer] = weakref.WeakSet()
+        # Of producers that may be dropped by now.
+        self._unfinished: set[Rounds] = set()
         self._closed = False
 
     # Who it is.
@@ -152,9 +155,11 @@ class AsyncStore(ClosedByBlock):
             )
             made: AsyncProducer
             if isinstance(producer, TransactionalProducer):
-                made = AsyncTransactionalProducer(self._store, producer, self._calls)
+                made = AsyncTransactionalProducer(
+                    self._store, producer, self._calls, self._unfinished
+                )
             else:
-                made = AsyncProducer(self._store, producer, self._calls)
+                made = AsyncProducer(self._store, producer, self._calls, self._unfinished)
             self._users.add(made)
             return made
 
@@ -207,13 +212,17 @@ class AsyncStore(ClosedByBlock):
         cancelled: asyncio.CancelledError | None = None
         for user in list(self._users):
             if isinstance(user, AsyncProducer) and not user.belongs_to(loop):
-                continue  # Closing the store flushes it.
+                continue  # What it gathered is appended below.
             try:
                 await user.close()
             except EoslogError as error:
                 errors.append(error)
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
+        for rounds in [one for one in list(self._unfinished) if one.belongs_to(loop)]:
+            rest = await rounds.finish(lambda: None, surely=True)
+            cancelled = cancelled or rest.cancelled
+            errors += [one for one in rounds.failures if isinstance(one, EoslogError)]
         try:
             stopper.start()
         except OutOfMemoryError:
@@ -235,8 +244,11 @@ class AsyncStore(ClosedByBlock):
     def _stop(self) -> None:
         self._waiter.stop()
         self._calls.stop()
+        failures = [error for rounds in list(self._unfinished) for error in rounds.make_left()]
         if self._owns_store:
             self._store.close()
+        if failures:
+            raise failures[0]
 
     def _check_enter(self) -> None:
         engine_of(self._store).check_open()

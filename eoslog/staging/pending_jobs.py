@@ -331,7 +331,7 @@ class PendingJobs:
         except (EoslogError, MemoryError) as error:
             raise StagedJobIncompleteError(
                 f"version {record.version} of application {record.app_id!r} is decided, but not "
-                f"completely in the log yet: {error}"
+                f"completely in the log yet: {str(error) or type(error).__name__}"
             ) from error
         del self.by_name[record.name]
         try:

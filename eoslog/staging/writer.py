@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller
 from eoslog.bindings.column_set import ColumnSet, open_columns
 from eoslog.bindings.plain_rows import plain_columns as plain_columns  # For eoslog.spark.
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.columns.topic_limits import TopicLimits
 from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
@@ -65,8 +66,9 @@ class _Filling(NamedTuple):
 class StagedWriter:
     """Writer of the rows of one task attempt; `close` returns the message for the driver.
 
-    One thread uses a writer. As a context manager it is closed at the end of the block, and
-    abandoned if the block raises. Files have at most the topic's `segment.bytes`.
+    Threads may share a writer; its calls are made one after the other. As a context manager it is
+    closed at the end of the block, and abandoned if the block raises. Files have at most the
+    topic's `segment.bytes`.
 
     Parameters
     ----------
@@ -113,6 +115,7 @@ class StagedWriter:
         self._path = path
         self._topics = _topics(path, partitions)
         self._files = AttemptFiles(directory, path, self._sync)
+        self._lock = ThreadLock()
         self._batch_bytes_max = batch_bytes_max
         self._turn = _first_turn(run_id, attempt)
         self._filling: dict[str, _Filling] = {}
@@ -168,12 +171,13 @@ class StagedWriter:
         StoreFullError, StoreFailedError, StagedCommitError
             The writer can only be abandoned.
         """
-        self._check_open()
-        known = self._checked(topic, partition)
-        columns = open_columns(values, keys, timestamps, headers, clock.now_ms())
-        known.limits.check(columns)
-        with self._last_error():
-            self._fill(topic, known, OWN_PARTITION if partition is None else partition, columns)
+        with self._lock:
+            self._check_open()
+            known = self._checked(topic, partition)
+            columns = open_columns(values, keys, timestamps, headers, clock.now_ms())
+            known.limits.check(columns)
+            with self._last_error():
+                self._fill(topic, known, OWN_PARTITION if partition is None else partition, columns)
 
     def close(self) -> StagedMessage:
         """Write the last batches and sync as the durability says. A second call returns the same.
@@ -188,23 +192,25 @@ class StagedWriter:
         StoreFullError, StoreFailedError, StagedCommitError
             The attempt has no message, and can only be abandoned.
         """
-        if self._message is None:
-            self._check_open()
-            with self._last_error():
-                self._write_all()
-                files = self._files.close()
-            self._filling = {}
-            app_id, run_id, attempt = self._identity
-            self._message = StagedMessage(app_id, run_id, attempt, files, self._sync)
-            self._closed_because = "the staged writer is closed"
-        return self._message
+        with self._lock:
+            if self._message is None:
+                self._check_open()
+                with self._last_error():
+                    self._write_all()
+                    files = self._files.close()
+                self._filling = {}
+                app_id, run_id, attempt = self._identity
+                self._message = StagedMessage(app_id, run_id, attempt, files, self._sync)
+                self._closed_because = "the staged writer is closed"
+            return self._message
 
     def abandon(self) -> None:
         """Remove the staged files; after `close` they are the driver's, and stay."""
-        if self._message is None:
-            self._filling = {}
-            self._files.remove()
-            self._closed_because = "the staged writer was abandoned"
+        with self._lock:
+            if self._message is None:
+                self._filling = {}
+                self._files.remove()
+                self._closed_because = "the staged writer was abandoned"
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +254,7 @@ class StagedWriter:
         try:
             yield
         except BaseException as error:
-            self._closed_because = f"the staged writer failed: {error or type(error).__name__}"
+            self._closed_because = f"the staged writer failed: {str(error) or type(error).__name__}"
             self._filling = {}
             self._files.close_descriptors()
             raise

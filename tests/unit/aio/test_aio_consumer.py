@@ -5,9 +5,10 @@ import sys
 import time
 
 import pytest
-from async_stores import fail_once, gated, run_with_store
+from async_stores import Gate, fail_once, gated, run_with_store, steps
 
 from eoslog import Consumer, TopicPartition
+from eoslog.aio.calls import THREADS_MAX
 from eoslog.consumer.positions import ConsumerPositions
 from eoslog.errors import (
     IllegalStateError,
@@ -455,5 +456,26 @@ def test_a_wrong_timeout_is_named(tmp_path):
                     await getattr(consumer, call)(timeout=None)
             with pytest.raises(TypeError, match="timeout_ms must be a number"):
                 await consumer.getmany(timeout_ms=None)
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_cancelled_close_closes_all_the_same(tmp_path):
+    async def body(store):
+        consumer = await store.consumer()
+        gates = [Gate(lambda _: None) for _ in range(THREADS_MAX)]
+        calls = [asyncio.create_task(store.run(gate)) for gate in gates]
+        for gate in gates:
+            await gate.until_begun()
+        closing = asyncio.create_task(consumer.close())
+        await steps()
+        closing.cancel()
+        await steps()
+        for gate in gates:
+            gate.go_on.set()
+        await asyncio.gather(*calls)
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert consumer.closed
 
     run_with_store(tmp_path / "s", body)

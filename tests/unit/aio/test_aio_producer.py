@@ -1,6 +1,7 @@
 """An asynchronous producer: what is sent together is appended together, and each record is told."""
 
 import asyncio
+import threading
 
 import pytest
 from async_stores import Gate, count_calls, fail_once, gated, run_with_store, steps
@@ -17,6 +18,7 @@ from eoslog.errors import (
     OutOfMemoryError,
     ProducerFencedError,
     RecordTooLargeError,
+    StoreFailedError,
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
@@ -481,3 +483,67 @@ def test_what_was_sent_is_appended_also_if_the_loop_is_closed_then(tmp_path, mon
         gate.go_on.set()
         asyncio.run(loops.close())  # Returns once its threads have ended.
         assert values_of(store, "t") == [b"first", b"second"]
+
+
+def test_what_a_dropped_producer_was_sent_is_appended_before_its_store_is_closed(tmp_path):
+    async def body(store):
+        async def send_and_drop(value):
+            producer = await store.producer()
+            await producer.send("t", value)
+
+        await send_and_drop(b"first")
+        await send_and_drop(b"second")
+
+    run_with_store(tmp_path / "s", body)
+    with eoslog.open(tmp_path / "s", durability=None) as store:
+        assert sorted(values_of(store, "t")) == [b"first", b"second"]
+
+
+def test_closing_a_store_raises_the_failure_of_a_dropped_producer(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        await producer.send("t", b"lost")
+        fail_once(ProducerInternals, "append_batch", StoreFailedError("broken"))
+        del producer
+        with pytest.raises(StoreFailedError, match="broken"):
+            await store.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("drops", [True, False])
+def test_what_was_sent_is_appended_also_if_the_loop_stops_then(
+    tmp_path, monkeypatch, closes, drops
+):
+    gate = Gate(ProducerInternals.append_batch)
+    monkeypatch.setattr(ProducerInternals, "append_batch", lambda *given: gate(*given))
+
+    async def begin(store):
+        producer = await store.producer()
+        await producer.send("t", b"first")
+        await gate.until_begun()
+        return None if drops else producer, await producer.send("t", b"second")
+
+    with eoslog.open(tmp_path / "s", create=True) as store:
+        store.create_topic("t")
+        loops = eoslog.aio.wrap(store)
+        loop = asyncio.new_event_loop()
+        _kept, told = loop.run_until_complete(begin(loops))
+        told_to_loop = threading.Event()
+        call_soon = loop.call_soon_threadsafe
+
+        def noted(*arguments):
+            call_soon(*arguments)
+            told_to_loop.set()
+
+        loop.call_soon_threadsafe = noted
+        gate.go_on.set()
+        assert told_to_loop.wait(60)  # The first round has ended; the loop makes no step any more.
+        if closes:
+            loop.close()
+        asyncio.run(loops.close())
+        assert values_of(store, "t") == [b"first", b"second"]
+        if not closes:
+            assert loop.run_until_complete(told).offset == 1
+            loop.close()

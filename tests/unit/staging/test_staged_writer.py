@@ -8,7 +8,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -734,3 +736,40 @@ def test_headers_of_an_arrow_column(store_path):
         writer.append(TOPIC, 0, [b"x", b"y", b"z"], headers=headers)
     records = records_of(store_path, writer.message)[(TOPIC, 0)]
     assert [record.headers for record in records] == [(("a", b"1"),), (), ()]
+
+
+def test_threads_share_a_writer(store_path, monkeypatch):
+    began, go_on = threading.Event(), threading.Event()
+    write = attempt_files.AttemptFiles.write
+
+    def slow(*arguments):
+        began.set()
+        assert go_on.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(attempt_files.AttemptFiles, "write", slow)
+    writer = writer_for(store_path, batch_bytes_max=100)
+    values = [b"%04d" % number for number in range(40)]
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(writer.append, TOPIC, 0, values[:20])
+        assert began.wait(60)
+        second = threads.submit(writer.append, TOPIC, 0, values[20:])
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        go_on.set()
+        first.result()
+        second.result()
+    assert values_of(store_path, writer.close())[0] == values
+
+
+def test_a_writer_that_failed_without_a_text_names_the_error(store_path, monkeypatch):
+    def refuse(*_):
+        raise MemoryError  # Python gives it no text.
+
+    monkeypatch.setattr(attempt_files.AttemptFiles, "write", refuse)
+    writer = writer_for(store_path)
+    writer.append(TOPIC, 0, [b"x"])
+    with pytest.raises(MemoryError):
+        writer.close()
+    with pytest.raises(LogClosedError, match="failed: MemoryError"):
+        writer.append(TOPIC, 0, [b"x"])
