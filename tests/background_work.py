@@ -9,6 +9,6 @@ from eoslog.store.store import parts_of
 def do_background_work(store: eoslog.Store, without: tuple[str, ...] = ()) -> None:
     """Do all works that the background thread does in time, but for those with these names."""
     checkpointer = parts_of(store).checkpointer
-    for work in checkpointer._works:
+    for work in checkpointer.works:
         work.due_s = math.inf if work.name in without else 0.0
-    checkpointer._round()
+    checkpointer.do_round()

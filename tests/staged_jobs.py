@@ -186,7 +186,7 @@ def trash(store_path: Path) -> list[str]:
 
 def keep_leftovers(store: Any) -> None:
     """Have the store's thread remove nothing that jobs leave from now on, however slow the test."""
-    parts_of(store).staged.leftovers._noted = lambda: None
+    parts_of(store).staged.leftovers.watch(lambda: None)
 
 
 def _files_below_staging(store_path: Path) -> list[str]:

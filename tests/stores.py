@@ -42,7 +42,7 @@ def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> No
     state_log = parts_of(store).files.state_log
     partition = state_log.partition_of(transactional_id)
     # Readers of the index ask those that have an id, and none has this one.
-    with state_log._persist_lock:
+    with state_log.persist_lock:
         appended = partition.append_columns([value], [transaction_key(transactional_id)])
         partition.flush()
         state_log.moved(transactional_id, StateRecord(value, appended.base_offset))

@@ -352,7 +352,7 @@ class GroupCoordinator:
 def _log_change(
     group: str, before: GroupMembers, after: GroupMembers, dead: Collection[str]
 ) -> None:
-    """Say who came and went, and that partitions are assigned anew."""
+    """Log who joined and left, and that partitions are assigned again."""
     old = {member.member_id for member in before.members}
     new = {member.member_id for member in after.members}
     for member_id in sorted(new - old):

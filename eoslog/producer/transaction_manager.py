@@ -84,7 +84,7 @@ class TransactionManager(ClientTransaction):
         self._store_parts = parts
         self._engine = parts.engine
         self._coordinator = parts.coordinator
-        self._owner = TransactionOwner.here()
+        self.owner = TransactionOwner.here()
         self._cause: EoslogError | None = None
         self._is_cut_off = False  # A close found it open, and aborts it or has done so.
         self._targets = KnownTargets()
@@ -181,7 +181,7 @@ class TransactionManager(ClientTransaction):
                         f"made again: {error}"
                     )
         if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
-            return self._owner.explain(error)
+            return self.owner.explain(error)
         if isinstance(error, LogClosedError) and not self._engine.is_closed():
             deleted = f"a topic of the transaction was deleted: {error}"
             return self._engine.failure or UnknownTopicOrPartitionError(deleted)
@@ -193,7 +193,7 @@ class TransactionManager(ClientTransaction):
         Takes no lock: the caller holds another producer's. It only lets the user know sooner;
         what keeps a fenced producer from writing is the entry.
         """
-        reason = self._owner.fenced_because
+        reason = self.owner.fenced_because
         if reason is not None and self.accumulator.refusal is None:
             self.accumulator.refuse(lambda: ProducerFencedError(reason))
 
@@ -212,7 +212,7 @@ class TransactionManager(ClientTransaction):
             state_partition = self._store_parts.state_log.partition_of(self.transactional_id)
         except EoslogError as error:
             self.break_(error, Request.INIT)
-        self._owner = owner
+        self.owner = owner
         self.entry = found.entry
         self.set_entry(found.entry, owner, state_partition, found.producer_id, found.producer_epoch)
         if found.prepared is None:
@@ -231,7 +231,7 @@ class TransactionManager(ClientTransaction):
         while True:
             try:
                 with entry.lock:
-                    self._owner.check()
+                    self.owner.check()
                     return call(entry)
             except ConcurrentTransactionsError:
                 # The transaction before this one is decided, and could not be completed then.
@@ -255,14 +255,14 @@ class TransactionManager(ClientTransaction):
         if self.entry is not None:
             try:
                 with self.entry.lock:
-                    self._owner.check()
+                    self.owner.check()
             except EoslogError as error:
                 self.break_(error, Request.END)
 
     def release(self) -> None:
         """Let go of the transactional id: the producer is closed."""
         if self.entry is not None:
-            self._coordinator.release(self.entry, self._owner)
+            self._coordinator.release(self.entry, self.owner)
 
     # Writing.
 
@@ -521,7 +521,7 @@ class TransactionManager(ClientTransaction):
         except EoslogError as error:
             self.break_(error, Request.END)
         self.was_late = True
-        self._owner.fence(reason)
+        self.owner.fence(reason)
         self.break_(ProducerFencedError(reason), Request.END)
 
     def complete_entry(self) -> None:

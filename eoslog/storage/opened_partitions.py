@@ -79,7 +79,7 @@ class OpenedPartitions:
         self._paths = opener.paths
         self._registry = registry
         self._topic_defaults = topic_defaults
-        self._found_ids = found_ids
+        self.found_ids = found_ids
         self._lock = threading.RLock()
         self._opened: dict[TopicPartition, UnifiedLog] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
@@ -270,7 +270,7 @@ class OpenedPartitions:
         except StateStoreDamagedError:
             known = {}  # It was re-created, and is empty.
         for highest in known.values():
-            self._found_ids.note(highest)
+            self.found_ids.note(highest)
         for topic in self._registry.all():
             identity = id_bytes(topic.topic_id)
             for where in topic.topic_partitions():
@@ -660,7 +660,7 @@ class OpenedPartitions:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
         if partition.producer_state.restored_from != "rows":
-            self._found_ids.note(partition.log.highest_producer_id(STAGED_PRODUCER_ID_MIN))
+            self.found_ids.note(partition.log.highest_producer_id(STAGED_PRODUCER_ID_MIN))
         try:
             partition.producer_state.save_lost_copy()
         except StoreError as error:

@@ -42,9 +42,9 @@ RETRY_S = 1.0
 RETRY_S_MAX = 60.0
 _IDLE_S = 3600.0
 _ZEROS_BYTES = 1 << 20
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 # How the file is opened, and whether each write is on the disk then when it returns.
-_WAYS = ((os.O_DIRECT | os.O_DSYNC, True), (0, False))
+FILE_WAYS = ((os.O_DIRECT | os.O_DSYNC, True), (0, False))
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ProcessJournal:
         """
         self.journal = CommitJournal()
         self._paths = paths
-        self._fixed_bytes = half_bytes
+        self.fixed_bytes = half_bytes
         self._slot = slot
         self._check_files = check_files
         self._current: _JournalFile | None = None
@@ -83,7 +83,7 @@ class ProcessJournal:
         self._fill_count = 0  # Of the journal, as it was when last looked at,
         self._filled_s = 0.0  # ... and when that was.
         self._failed_count = 0  # The same of its failed writes.
-        self._retry_s = RETRY_S
+        self.retry_s = RETRY_S
         self._due_s = 0.0  # No file is made before.
 
     # From other threads.
@@ -97,9 +97,9 @@ class ProcessJournal:
         """Have the thread wait until the process waits for the disk often, or make a file at once,
         if its size was given.
         """
-        if self._fixed_bytes == 0:
+        if self.fixed_bytes == 0:
             return
-        if self._fixed_bytes > 0:
+        if self.fixed_bytes > 0:
             self.journal.want()
         try:
             self._thread.start()
@@ -161,12 +161,12 @@ class ProcessJournal:
                 self._warn(error)
                 all_done = False
             if all_done:
-                self._retry_s = RETRY_S
+                self.retry_s = RETRY_S
                 self.journal.wait(work, _IDLE_S)
                 continue
-            self.journal.wait(work, self._retry_s)
+            self.journal.wait(work, self.retry_s)
             if self.journal.work == work:
-                self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
+                self.retry_s = min(2 * self.retry_s, RETRY_S_MAX)
 
     def _warn(self, error: BaseException) -> None:
         self._error_count += 1
@@ -180,7 +180,7 @@ class ProcessJournal:
         """
         self._look_at_file()
         self._take_wanted()  # First, while the other half fills up.
-        all_done = self._empty_all()
+        all_done = self.empty_all()
         if self._before is not None and self.journal.is_retired(before=True):
             before, self._before = self._before, None
             before.file.close()
@@ -195,7 +195,7 @@ class ProcessJournal:
         """Note whether there has to be another one."""
         now_s = time.monotonic()
         if self._current is None:
-            if self.journal.wanted and (self._fixed_bytes > 0 or not self._is_in_memory()):
+            if self.journal.wanted and (self.fixed_bytes > 0 or not self._is_in_memory()):
                 self._wanted_bytes = self._first_bytes()
             return
         half_bytes = self.journal.half_bytes
@@ -203,37 +203,37 @@ class ProcessJournal:
             self._fill_count = self.journal.fill_count
             is_small = now_s - self._filled_s < FILLED_S_MIN
             self._filled_s = now_s
-            if is_small and self._fixed_bytes == NO_LIMIT and half_bytes < HALF_BYTES_LAST:
+            if is_small and self.fixed_bytes == NO_LIMIT and half_bytes < HALF_BYTES_LAST:
                 self._wanted_bytes = min(half_bytes * GROWTH, HALF_BYTES_LAST)
         failed_errno = self.journal.failed_errno
         if failed_errno:
             self._wanted_bytes = max(self._wanted_bytes, half_bytes)
             if self._failed_count != self.journal.failed_count:
                 self._failed_count = self.journal.failed_count
-                self._due_s = now_s + self._retry_s
+                self._due_s = now_s + self.retry_s
                 self._warn(OSError(failed_errno, os.strerror(failed_errno), str(self.path)))
 
     def _is_in_memory(self) -> bool:
-        return mount_of(self._paths.root).kind in _IN_MEMORY
+        return mount_of(self._paths.root).kind in IN_MEMORY
 
     def _first_bytes(self) -> int:
-        if self._fixed_bytes == NO_LIMIT:
+        if self.fixed_bytes == NO_LIMIT:
             return HALF_BYTES_FIRST
-        return max(HALF_BYTES_MIN, -(-self._fixed_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+        return max(HALF_BYTES_MIN, -(-self.fixed_bytes // BLOCK_BYTES) * BLOCK_BYTES)
 
     def _take_wanted(self) -> None:
         """Have another file, if one is wanted and the one before the last is retired."""
         if not self._wanted_bytes or self._before is not None or time.monotonic() < self._due_s:
             return
         try:
-            self._take(self._wanted_bytes)
+            self.take(self._wanted_bytes)
         except (EoslogError, OSError, MemoryError):
-            self._due_s = time.monotonic() + self._retry_s
+            self._due_s = time.monotonic() + self.retry_s
             raise
         self._wanted_bytes = 0
         self._filled_s = time.monotonic()
 
-    def _take(self, half_bytes: int) -> None:
+    def take(self, half_bytes: int) -> None:
         """Go over to another file of this size, or to a larger one that was kept (M1 to M5)."""
         folder = self._paths.journals
         self._check_files()
@@ -274,7 +274,7 @@ class ProcessJournal:
         """A locked file of blocks that were written; whether its writes need no sync, and its size
         (M1, M2).
         """
-        bytes_max = FILE_BYTES_MAX if self._fixed_bytes == NO_LIMIT else size_bytes
+        bytes_max = FILE_BYTES_MAX if self.fixed_bytes == NO_LIMIT else size_bytes
         kept_bytes = take_kept_journal(self._paths, size_bytes, bytes_max, path)
         if kept_bytes is not None:
             # A copy of the store that is made of links has the same file.
@@ -283,7 +283,7 @@ class ProcessJournal:
             path.unlink()
         return *self._file_of_zeros(path, size_bytes), size_bytes
 
-    def _empty_all(self) -> bool:
+    def empty_all(self) -> bool:
         all_done = True
         for half in self.journal.full_halves():
             for log in self.journal.logs_of(half):
@@ -300,7 +300,7 @@ class ProcessJournal:
     def _file_of_zeros(self, path: Path, size_bytes: int) -> tuple[UnforkedFile, bool]:
         """A file with so many zeros at its beginning, locked; whether its writes need no sync."""
         zeros = mmap.mmap(-1, _ZEROS_BYTES)
-        for flags, synced in _WAYS:
+        for flags, synced in FILE_WAYS:
             file: UnforkedFile | None = None
             try:
                 file = UnforkedFile(path, os.O_RDWR | os.O_CREAT | flags, FILE_MODE)

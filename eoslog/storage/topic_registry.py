@@ -45,7 +45,7 @@ CHANGES_FILE_NAME = "topics.lock"
 PARTITIONS_MAX = 100_000
 INTERNAL_TOPIC_PARTITIONS = 50
 # Kafka's segment size of its own state topics. A record may be a job's whole manifest.
-_INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
+INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> d
     own = {name: int(one) for name, one in topic.config.items() if name in defaults}
     config = {**defaults, **topic_defaults, **own}
     if topic.internal:
-        config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
+        config = {**defaults, **INTERNAL_TOPIC_CONFIG}
     if cleanup_policy_of(topic) == "compact":
         # The newest record of each key holds, however old it is.
         config["retention.ms"] = config["retention.bytes"] = NO_LIMIT

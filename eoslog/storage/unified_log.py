@@ -112,7 +112,7 @@ class UnifiedLog:
         self.producer_state = producers
         producers.on_restored = self._note_restored
         self.damage = LogDamage(self.topic_partition, log.path)
-        self._write_start = write_start
+        self.write_start = write_start
         self._reserve_start = reserve_start
         self._spare_path = spare_path
         self._producer_expiration_ms = producer_expiration_ms
@@ -631,7 +631,7 @@ class UnifiedLog:
         LogClosedError or StoreError; none went, or some of the oldest.
         """
         try:
-            self._write_start(
+            self.write_start(
                 lambda: max(offset, self._log.log_start_offset), self.log.advance_log_start
             )
             # Also what a deletion before this one left.

@@ -145,7 +145,7 @@ class Checkpointer:
             *("writing checkpoints", flush_s, self.write_checkpoints, time.monotonic() + flush_s),
             is_wanted=lambda: self._unwritten,
         )
-        self._works = self._plan()
+        self.works = self._plan()
         self._counts = {
             "rounds": 0,
             "rows_persisted": 0,
@@ -289,7 +289,7 @@ class Checkpointer:
     def _run(self) -> None:
         try:
             while self._wait():
-                self._round()
+                self.do_round()
         finally:
             self.peers.end()
 
@@ -297,18 +297,18 @@ class Checkpointer:
         """Sleep until something is due; False once stopped."""
         with self._lock:
             while not self._stopped:
-                due_s = min(work.due_s for work in self._works if work.is_wanted())
+                due_s = min(work.due_s for work in self.works if work.is_wanted())
                 left_s = due_s - time.monotonic()
                 if left_s <= 0:
                     return True
                 self._condition.wait(left_s)
             return False
 
-    def _round(self) -> None:
+    def do_round(self) -> None:
         """Do what is due."""
-        for work in self._works:
+        for work in self.works:
             if work.is_wanted() and work.due_s <= time.monotonic() + TOGETHER_S:
-                self._attempt(partial(self._do, work), work.name)
+                self.attempt(partial(self._do, work), work.name)
                 work.due_s = time.monotonic() + work.interval_s
 
     def _do(self, work: _Work) -> None:
@@ -338,7 +338,7 @@ class Checkpointer:
             self._files.engine.check_files()
         if leftovers:
             # First, so that rows are not made of producers that are forgotten at once.
-            self._attempt(self._clear_leftovers, "removing staged files")
+            self.attempt(self._clear_leftovers, "removing staged files")
         for partition in noted:
             partition.watch_changes(self._note)
             self.each(partition, self._begin_to_watch)
@@ -399,7 +399,7 @@ class Checkpointer:
         for partition in self._noted | self._watched.keys():
             self.each(partition, self._compaction.look)
         if self._compaction.has_due():
-            self._attempt(self._compact, "compacting internal topics")
+            self.attempt(self._compact, "compacting internal topics")
 
     def persist(self, partition: UnifiedLog) -> None:
         """Write a partition's rows of producers, or of an internal topic."""
@@ -441,7 +441,7 @@ class Checkpointer:
         for partition in self._files.partitions.opened():
             self.each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
-        self._attempt(self._files.transaction_recovery.advance, "syncing markers")
+        self.attempt(self._files.transaction_recovery.advance, "syncing markers")
         self.write_offsets()
         self._unwritten = set()  # Last: what failed is tried again.
 
@@ -526,8 +526,8 @@ class Checkpointer:
                 self._count("segments_deleted", deleted)
         self._oldest_records.forget_all_but(limited)
         if self._counts["segments_deleted"] != deleted_before:
-            self._attempt(self.write_offsets, "writing checkpoints")
-            self._attempt(lambda: trim_spares(self._files.paths), "removing spare files")
+            self.attempt(self.write_offsets, "writing checkpoints")
+            self.attempt(lambda: trim_spares(self._files.paths), "removing spare files")
 
     def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
         directory = self._files.paths.partition(where)
@@ -570,7 +570,7 @@ class Checkpointer:
             with self._lock:
                 self._noted.add(partition)
 
-    def _attempt(self, work: Callable[[], object], what: str) -> None:
+    def attempt(self, work: Callable[[], object], what: str) -> None:
         try:
             work()
         except Exception as error:  # Whatever it is: the rest has its turn.

@@ -48,7 +48,7 @@ class PeerMonitor:
         self._note = note
         self._keep = keep
         self._session = files.session
-        self._dead_journals = DeadJournals(
+        self.dead_journals = DeadJournals(
             files.paths,
             files.session.slots.alive,
             files.registry.all,
@@ -126,7 +126,7 @@ class PeerMonitor:
         self._attempt(self._files.state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
-            self._attempt(self._dead_journals.retire, "retiring journals of dead processes")
+            self._attempt(self.dead_journals.retire, "retiring journals of dead processes")
 
     def _settle_all(self) -> None:
         """End what is open of processes that died. Groups first, as above."""

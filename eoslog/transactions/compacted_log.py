@@ -133,7 +133,7 @@ class CompactedLog:
         self._sync = sync
         self._shared = shared
         self._lock = ThreadLock()
-        self._persist_lock = ThreadLock()
+        self.persist_lock = ThreadLock()
         self._opened: dict[int, CompactedPartition] = {}
         # How often processes had opened a partition when they were last looked for.
         self._opened_count = -1
@@ -347,7 +347,7 @@ class CompactedLog:
 
     def persist(self) -> None:
         """Bring the index in LMDB up to what is known here. The caller holds no entry's lock."""
-        with self._persist_lock:
+        with self.persist_lock:
             with self._lock:
                 self._mend()
                 self._catch_up_with_all()

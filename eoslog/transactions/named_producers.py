@@ -162,7 +162,7 @@ class NamedProducers:
         self._slots = slots
         # Held to open and to renew names; taken before any producer's own lock.
         self.lock = ThreadLock()
-        self._live: dict[str, LiveProducer] = {}
+        self.live: dict[str, LiveProducer] = {}
         self._watched: dict[str, WatchedKey] = {}
 
     # Opening.
@@ -174,12 +174,12 @@ class NamedProducers:
         `lock` until it has called `adopt`.
         """
         known = self._read(name)
-        live = self._live.get(name)
+        live = self.live.get(name)
         if live is not None and known is not None:
             # Before the name's lock is taken: a call of it may wait for that. And before it is
             # forgotten: after an interrupt the next opening fences it.
             live.fence(fenced_because(known.epoch + 1))
-        self._live.pop(name, None)
+        self.live.pop(name, None)
         for where in () if known is None else known.checkpoints:
             self._find_partition(where)  # Opening, and recovering, takes time and other locks.
         if name not in self._watched:
@@ -265,14 +265,14 @@ class NamedProducers:
 
     def adopt(self, name: str, producer: LiveProducer) -> None:
         """Note the producer that has the name from now on."""
-        self._live[name] = producer
+        self.live[name] = producer
 
     def release(self, name: str, producer: LiveProducer) -> None:
         """Note that the producer is closed: no producer has the name until it is opened again."""
         # In the middle of an opening of a name by the same thread, the next opening does it.
         with suppress(ConcurrentAccessError), self.lock:
-            if self._live.get(name) is producer:
-                del self._live[name]
+            if self.live.get(name) is producer:
+                del self.live[name]
                 self._watched.pop(name).unwatch()
 
     # While a producer has its name.
@@ -367,7 +367,7 @@ class NamedProducers:
                     self._renew(identity.name, where, partition)
 
     def _renewed_by_producer(self, name: str, where: TopicPartition) -> bool:
-        live = self._live.get(name)
+        live = self.live.get(name)
         if live is None:
             return False
         try:

@@ -104,7 +104,7 @@ class TransactionRecovery:
         coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
-        self._unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
+        self.unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
         self._in_file: set[TopicPartition] = set()  # As far as is known here.
         self._is_alone = True  # No other process can have the store open.
         self._lowest_at_close: dict[int, int] | None = None
@@ -135,7 +135,7 @@ class TransactionRecovery:
         """
         if was_unclean and not self._entries.last_life_was_durable():
             self._coordinator.renew_producer_ids()
-            self._unresolved_file.note_renewal()
+            self.unresolved_file.note_renewal()
         undecided = self._state_log.undecided_transactions()
         # All of them before the first partition is opened: a transaction that is not known then is
         # aborted.
@@ -243,7 +243,7 @@ class TransactionRecovery:
         """
         self._is_alone = False
         self._coordinator.had_others = True
-        if self._unresolved_file.renews():
+        if self.unresolved_file.renews():
             self._coordinator.renew_producer_ids()
         self._learn()
         # Before a partition is opened that this process may be the first to recover.
@@ -384,14 +384,14 @@ class TransactionRecovery:
             if not deleted:
                 self._ended[where] = decisions  # First: it is never in neither of the two.
             self._decided.pop(where, None)
-        self._unresolved_file.forget(where)
+        self.unresolved_file.forget(where)
 
     def _share(self, where: TopicPartition) -> None:
         """Note for all processes that the partition is still unresolved."""
         if self._is_alone:
             return
         try:
-            self._unresolved_file.note(where, self._decided.get(where, {}))
+            self.unresolved_file.note(where, self._decided.get(where, {}))
             self._in_file.add(where)
         except EoslogError as error:
             self._warnings.error(
@@ -402,7 +402,7 @@ class TransactionRecovery:
         """Read what other processes could not resolve, or have resolved since."""
         if self._is_alone:
             return
-        unresolved = self._unresolved_file.read()
+        unresolved = self.unresolved_file.read()
         for where, decisions in unresolved.items():
             if decisions:
                 self._decided.setdefault(where, decisions)

@@ -362,7 +362,7 @@ class Work:
         )
         self.attempt("retain", checkpointer.retain)
         sweep = parts_of(self.store).staged.sweep
-        self.attempt("sweep", partial(checkpointer._attempt, sweep, "sweeping"))
+        self.attempt("sweep", partial(checkpointer.attempt, sweep, "sweeping"))
 
     def topic(self) -> None:
         """A topic comes, goes in the middle of a transaction, and comes again."""

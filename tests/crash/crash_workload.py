@@ -29,7 +29,7 @@ from eoslog.staging import adoption as staged_adoption
 from eoslog.staging import attempt_files
 from eoslog.staging import job as staged_job
 from eoslog.storage import log_opener
-from eoslog.storage.process_journal import ProcessJournal
+from eoslog.storage.process_journal import HALF_BYTES_MIN, ProcessJournal
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.checkpointer import Checkpointer
 from eoslog.store.store import engine_of, parts_of
@@ -80,9 +80,9 @@ PATIENT = {"linger.ms": 3_600_000}
 
 
 def begin_journal(journal: ProcessJournal) -> None:
-    """Make a file of the given size, and leave what the journal's thread does to the program."""
-    if journal._fixed_bytes > 0:
-        journal._take(journal._first_bytes())
+    """Make a file where a size was given, and leave what its thread does to the program."""
+    if journal.fixed_bytes > 0:
+        journal.take(HALF_BYTES_MIN)
 
 
 def be_deterministic() -> None:
@@ -423,7 +423,7 @@ class Life:
     def _say(self, lane: str, count: int) -> None:
         self._acknowledged.say(lane, count)
         # As the journal's thread does, but at the same place each time.
-        assert journal_of(self.store)._empty_all()
+        assert journal_of(self.store).empty_all()
 
 
 def opened(path: Path, **settings: int) -> eoslog.Store:

@@ -12,6 +12,8 @@ from stores import QUIET
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.consumer.consumer import ConsumerInternals
+from eoslog.consumer.fetcher import Fetcher
 
 pytestmark = [
     pytest.mark.crash,
@@ -44,7 +46,6 @@ def by_arrow(consumer: Any) -> Iterator[Place]:
 def by_waiting(consumer: Any) -> Iterator[Place]:
     """As if the records came while a poll waits."""
     consumer.position(TopicPartition("rows", 0))
-    consumer._fetcher.records = lambda records_max: ([], consumer._positions.current)
     while True:
         for record in consumer.poll(60, 4):
             yield record.partition, record.offset
@@ -85,13 +86,16 @@ def test_at_every_step(
                     if len(got) == record_count:
                         return
 
-            steps.interrupt(step, read_all)
+            positions = ConsumerInternals(consumer).positions
+            with pytest.MonkeyPatch.context() as patched:
+                if read is by_waiting:
+                    patched.setattr(Fetcher, "records", lambda *_: ([], positions.current))  # noqa: B023
+                steps.interrupt(step, read_all)
             interrupts += len(got) < record_count
             ends = [len([place for place in got if place[0] == one.partition]) for one in assigned]
             assert [consumer.position(one) for one in assigned] == ends, steps.last
             consumer.commit()
             assert list(consumer.committed(assigned).values()) == ends, steps.last
-            vars(consumer._fetcher).pop("records", None)
             while len(got) < record_count:
                 got += [(record.partition, record.offset) for record in consumer.poll(0)]
             assert sorted(got) == [

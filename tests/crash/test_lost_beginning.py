@@ -136,8 +136,8 @@ class Watched:
     def __init__(self, store: eoslog.Store) -> None:
         self._store = store
         self._partition = engine_of(store).partition(*WHERE)
-        self._write = self._partition._write_start
-        self._partition._write_start = self
+        self._write = self._partition.write_start
+        self._partition.write_start = self
         self.before: list[Path] = []
         self.behind: list[Path] = []
         self.refuse: Exception | None = None

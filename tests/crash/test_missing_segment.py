@@ -150,7 +150,7 @@ def test_a_beginning_that_is_gone_is_told_until_more_of_the_log_goes(tmp_path, c
 
 def test_the_beginning_of_an_internal_log_is_told_too(tmp_path, monkeypatch):
     small = dict.fromkeys(("segment.bytes", "max.message.bytes"), 1 << 14)
-    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", small)
+    monkeypatch.setattr(topic_registry, "INTERNAL_TOPIC_CONFIG", small)
     monkeypatch.setattr(StoreFiles, "compact", lambda *_: 0)
     path = tmp_path / "store"
     fill(path)

@@ -75,7 +75,7 @@ class Hand:
         """Open the store; with small segments its internal topics are compacted all the time."""
         if internal_segment_bytes:
             small = dict.fromkeys(("segment.bytes", "max.message.bytes"), internal_segment_bytes)
-            vars(topic_registry)["_INTERNAL_TOPIC_CONFIG"] = small
+            vars(topic_registry)["INTERNAL_TOPIC_CONFIG"] = small
         self.store = eoslog.open(Path(path), **options)
 
     def close(self) -> None:

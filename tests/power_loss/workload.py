@@ -52,7 +52,7 @@ BUSY = QUIET | {
     "log.flush.offset.checkpoint.interval.ms": 5,
 }
 
-WAYS = process_journal._WAYS
+WAYS = process_journal.FILE_WAYS
 
 # What is done how often, by workload.
 STEPS: dict[str, dict[str, int]] = {
@@ -113,8 +113,8 @@ class Workload:
         process_journal.GROWTH = 2
         process_journal.HALF_BYTES_LAST = 4 * process_journal.HALF_BYTES_MIN
         process_journal.FILLED_S_MIN = float("inf")
-        process_journal._IN_MEMORY = frozenset()
-        process_journal._WAYS = self.noise.choice((WAYS, WAYS, WAYS[1:]))
+        process_journal.IN_MEMORY = frozenset()
+        process_journal.FILE_WAYS = self.noise.choice((WAYS, WAYS, WAYS[1:]))
         log_opener.WRITTEN_BYTES_MIN = self.noise.choice((1, 300, 8192))
         self.numbers: dict[str, int] = {}
         self.unpromised: dict[str, list[list[Any]]] = {}  # Plain works that were acknowledged.

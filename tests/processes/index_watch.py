@@ -20,14 +20,14 @@ class IndexWatch:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._index = parts_of(store).files.state_log._index
+        self._environment = parts_of(store).files.rows.environment
         self._read_up_to: dict[int, int] = {}
         # Of each partition's ids, where records stand, and whether they have a value.
         self._records: dict[int, dict[bytes, list[tuple[int, bool]]]] = {}
 
     def look(self) -> None:
         """Raises AssertionError where the index has less than it says."""
-        true_at, rows = self._index._read(self._of_index)
+        true_at, rows = self._environment.within(self._of_index, write=False)
         for number, offset in true_at.items():
             self._follow(number)
             for key, records in self._records.get(number, {}).items():
@@ -39,8 +39,8 @@ class IndexWatch:
                         f"{transactional_id_of(key)!r} at {rows.get(key)}: it is at {newest}"
                     )
 
-    @staticmethod
-    def _of_index(tables: Tables) -> tuple[dict[int, int], dict[bytes, int]]:
+    def _of_index(self, transaction: Any) -> tuple[dict[int, int], dict[bytes, int]]:
+        tables = Tables(transaction, self._environment.databases)
         true_at = {
             int(key): int.from_bytes((tables.get(b"applied", key) or b"")[:8])
             for key in tables.keys(b"applied")

@@ -123,7 +123,7 @@ def compact_again_and_again(hand: Hand, numbers: list[int], seconds: float) -> i
 
 
 def small_segments(hand: Hand | None) -> None:
-    topic_registry._INTERNAL_TOPIC_CONFIG.update(SMALL)
+    topic_registry.INTERNAL_TOPIC_CONFIG.update(SMALL)
 
 
 def append_named(hand: Hand, name: str, count: int) -> int:
@@ -365,7 +365,7 @@ def test_what_one_process_finds_in_a_log_ends_the_blocks_of_the_others(crew):
 
 
 def find_id(hand: Hand, producer_id: int) -> None:
-    parts_of(hand.store).files.partitions._found_ids.note(producer_id)
+    parts_of(hand.store).files.partitions.found_ids.note(producer_id)
 
 
 ID_KILLS = [
@@ -402,8 +402,8 @@ def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill
 
 def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypatch):
     """Two processes write the same keys and ids while a third compacts their partitions."""
-    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
-    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
+    monkeypatch.setitem(topic_registry.INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
+    monkeypatch.setitem(topic_registry.INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
     keys = ["key-0", "key-1", "key-2"]
     members = []
     for _ in range(3):
@@ -433,7 +433,7 @@ def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypa
 
 def test_an_id_that_expired_in_segments_that_were_not_read_is_gone(path, crew, monkeypatch):
     """Its tombstone went with them; the process had its record in memory."""
-    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
+    monkeypatch.setitem(topic_registry.INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
     busy = next(
         name
         for name in (f"busy-{number}" for number in range(1000))

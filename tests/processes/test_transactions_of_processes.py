@@ -35,6 +35,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
+from eoslog.producer.producer import ProducerInternals
 from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.state_key import DURABILITY, state_key, transaction_key
 from eoslog.transactions.timeouts import abort_timed_out, expire_ids
@@ -175,7 +176,7 @@ def is_replaced(hand: Hand) -> bool:
     """Whether the producer knows, without a call of its own."""
     parts_of(hand.store).files.state_log.look_after()
     parts_of(hand.store).files.transactions.entries.look_after_owners()
-    return hand.kept[ID]._transactions._owner.fenced_because is not None
+    return ProducerInternals(hand.kept[ID]).transactions.owner.fenced_because is not None
 
 
 def expire_all(hand: Hand) -> int:
@@ -691,7 +692,7 @@ def retry(hand: Hand) -> None:
 
 
 def unresolved(store: eoslog.Store) -> list[eoslog.TopicPartition]:
-    file = parts_of(store).files.transaction_recovery._unresolved_file
+    file = parts_of(store).files.transaction_recovery.unresolved_file
     assert file is not None
     return list(file.read())
 

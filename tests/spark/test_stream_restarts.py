@@ -21,8 +21,8 @@ class Files:
 
     def __init__(self, spark, path, store_path, gates):
         self._spark = spark
-        self._folder = path / "in"
-        self._folder.mkdir()
+        self.folder = path / "in"
+        self.folder.mkdir()
         self._gates = gates
         self.checkpoint = path / "checkpoint"
         self.store = store_path
@@ -31,7 +31,7 @@ class Files:
     def add(self, count=1):
         for _ in range(count):
             first = self.count * FILE_ROWS
-            add_file(self._folder, f"{self.count}.txt", range(first, first + FILE_ROWS))
+            add_file(self.folder, f"{self.count}.txt", range(first, first + FILE_ROWS))
             self.count += 1
 
     @property
@@ -40,7 +40,7 @@ class Files:
 
     def run(self, **options):
         arguments = {"checkpoint": self.checkpoint, "gates": self._gates.folder, **options}
-        query = start_files(self._spark, self._folder, self.store, **arguments)
+        query = start_files(self._spark, self.folder, self.store, **arguments)
         query.awaitTermination()
         return query
 
@@ -222,7 +222,7 @@ def test_foreach_batch_by_the_recipe_lands_each_batch_once(files, steered_spark,
             writer.option("txnAppId", f"to-{topic}").option("txnVersion", batch_id).save()
             gates.come_to(f"{topic} of batch {batch_id}")
 
-    lines = steered_spark.readStream.option("maxFilesPerTrigger", 1).text(str(files._folder))
+    lines = steered_spark.readStream.option("maxFilesPerTrigger", 1).text(str(files.folder))
 
     def run():
         writer = lines.writeStream.foreachBatch(land).trigger(availableNow=True)

@@ -11,6 +11,8 @@ from harness.crew import started
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.tail_wait import next_records, wait_for_more
+from eoslog.consumer.consumer import ConsumerInternals
+from eoslog.consumer.fetcher import Fetcher
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.store.store import engine_of, parts_of
 
@@ -185,8 +187,8 @@ def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monk
 
     name = "eoslog.consumer.positions.next_records"
     monkeypatch.setattr(name, lambda *given: Interrupted(next_records(*given)))
-    nothing = [], tail._positions.current
-    monkeypatch.setattr(tail._fetcher, "records", lambda records_max: nothing)
+    nothing = [], ConsumerInternals(tail).positions.current
+    monkeypatch.setattr(Fetcher, "records", lambda *_: nothing)
     with pytest.raises(KeyboardInterrupt):
         tail.poll(timeout=LONG_S)
     monkeypatch.undo()

@@ -8,6 +8,7 @@ import pytest
 from async_stores import run_with_store
 
 from eoslog import TopicPartition
+from eoslog.consumer.consumer import ConsumerInternals
 from eoslog.errors import UnknownTopicOrPartitionError
 from eoslog.store.store import parts_of
 
@@ -30,7 +31,7 @@ def instead_of_a_wait(monkeypatch, consumer, do):
     def wait(records_max, timeout_s):
         monkeypatch.undo()
         do()
-        return [], consumer._positions.current
+        return [], ConsumerInternals(consumer).positions.current
 
     monkeypatch.setattr(consumer, "_awaited_records", wait)
 
@@ -71,7 +72,7 @@ def test_what_another_member_committed_meanwhile_is_not_read_again(store, monkey
     def lend_it():
         """As a rebalance within the poll: it goes, is read by another one, and comes back."""
         consumer._call_lock.call_released(consumer.commit)
-        consumer._positions.drop([T0])
+        ConsumerInternals(consumer).positions.drop([T0])
         write(store, b"lent")
         parts_of(store).files.group_offsets.commit(consumer.group_metadata(), {T0: 2})
         consumer._begin_to_read([T0])

@@ -836,13 +836,13 @@ def test_a_forked_child_takes_nothing_of_its_parents_membership(topic):
     consumer = member(topic)
 
     def use():
-        for call in (consumer.poll, consumer.commit, consumer.unsubscribe, consumer.assignment):
+        nonlocal consumer
+        for call in ("poll", "commit", "unsubscribe", "assignment"):
             with pytest.raises(ForkedProcessError):
-                call()
+                getattr(consumer, call)()
         consumer.close()
-        # The child lets go of its copy.
-        consumer._subscription.member.__del__()
-        consumer._subscription = None
+        consumer = None  # The child lets go of its copy.
+        gc.collect()
 
     in_child(use)
     parts_of(topic).files.group_members.look_after_members()

@@ -35,7 +35,7 @@ Work = Callable[[eoslog.Store, int], None]
 @pytest.fixture
 def small_segments(monkeypatch):
     config = {"segment.bytes": 16_384, "max.message.bytes": 16_384}
-    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", config)
+    monkeypatch.setattr(topic_registry, "INTERNAL_TOPIC_CONFIG", config)
 
 
 def commit(

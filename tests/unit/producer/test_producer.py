@@ -104,7 +104,7 @@ def test_what_lingers_is_tried_again_after_an_error(store, monkeypatch, caplog, 
     monkeypatch.setattr(linger, "RETRY_S", 0.01)
     monkeypatch.setattr(producer_module, "RETRY_S", 0.01)
     store.create_topic("t")
-    registry = store.producer()._engine.registry
+    registry = engine_of(store).registry
     failures = [error, error]
 
     def fail(name):

@@ -507,10 +507,10 @@ class FailingEntry:
 
     def __init__(self, entry, failures: dict[str, list[Exception]]) -> None:
         self._entry = entry
-        self._failures = failures
+        self.failures = failures
 
     def __getattr__(self, name: str):
-        failures = self._failures.get(name)
+        failures = self.failures.get(name)
         if failures:
             error = failures.pop(0)
 
@@ -528,7 +528,7 @@ def failing(producer, **failures: list[Exception]) -> FailingEntry:
     manager.entry = entry
     manager.set_entry(
         entry,
-        manager._owner,
+        manager.owner,
         manager.state_partition,
         producer.producer_id,
         producer.producer_epoch,
@@ -597,7 +597,7 @@ def test_a_full_disk_at_the_abort_leaves_it_to_be_called_again(topics):
     producer.begin_transaction()
     producer.send("a", value=b"1", partition=0)
     producer.flush()
-    entry._failures["end"] = [StoreFullError("full")]
+    entry.failures["end"] = [StoreFullError("full")]
     with pytest.raises(StoreFullError):
         producer.abort_transaction()
     for call in ("send", "commit", "begin"):
@@ -760,7 +760,7 @@ def test_c09_whatever_a_zombie_does_first_it_is_refused(topics, monkeypatch, cal
     # As in another process, where nobody can tell the zombie in advance.
     monkeypatch.setattr(TransactionManager, "notice_replacement", lambda self: None)
     newer = ready(topics)
-    zombie._transactions._owner.fenced_because = None
+    ProducerInternals(zombie).transactions.owner.fenced_because = None
     if call in ("send", "flush"):  # What is only gathered is refused when it is appended.
         zombie.send("a", value=b"zombie", partition=0)
         call = "flush"
@@ -802,7 +802,7 @@ def test_only_who_had_the_id_is_asked_when_it_is_taken_over(topics, monkeypatch)
     first = ready(topics)
     assert asked == []
     ready(topics)
-    assert asked == [first._transactions]
+    assert asked == [ProducerInternals(first).transactions]
 
 
 def test_t14_ten_producers_in_a_row(topics):
@@ -1359,9 +1359,6 @@ def test_a_forked_child_is_refused(topics):
                 call(producer)
 
     in_child(child)
-    # Nor does it matter to the child where a thread of its parent just was.
-    with producer._lock:
-        in_child(child)
     producer.commit_transaction()
     assert values_of(topics, "a") == [b"1"]
 

@@ -5,6 +5,7 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_cuts import TransactionCuts
+from eoslog.consumer.consumer import ConsumerInternals
 from eoslog.errors import OffsetOutOfRangeError
 from eoslog.storage.unified_log import from_what_is_left
 from eoslog.store.store import engine_of
@@ -47,7 +48,7 @@ def test_a_lag_is_counted_from_where_the_log_begins_now(store, monkeypatch):
     with store.consumer() as consumer:
         consumer.assign([where])
         consumer.seek_to_beginning(where)
-        end_of = consumer._positions.end_of
+        end_of = ConsumerInternals(consumer).positions.end_of
         read_headers = type(partition).read_headers
 
         def read(of, offset, *more):

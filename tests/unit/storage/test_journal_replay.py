@@ -126,7 +126,7 @@ def both_halves(tmp_path, monkeypatch):
     """The first half is full of records of t-0, the second one has some of t-1. The first record of
     each went by its file.
     """
-    monkeypatch.setattr(ProcessJournal, "_empty_all", lambda _: True)
+    monkeypatch.setattr(ProcessJournal, "empty_all", lambda _: True)
     store = eoslog.open(tmp_path / "store", create=True, durability="always", config=QUIET | SMALL)
     store.create_topic("t", partitions=2)
     with_journal(store)
@@ -471,7 +471,7 @@ def test_a_process_that_died_has_its_journal_retired_by_another(tmp_path):
     with eoslog.open(path, durability="always", config=QUIET | AS_NEEDED) as store:
         store.producer().append("t", 0, [b"more"])
         journal.write_bytes(kept)
-        parts_of(store).checkpointer.peers._dead_journals.retire()
+        parts_of(store).checkpointer.peers.dead_journals.retire()
         assert not journal.exists()
         assert engine_of(store).partition("t", 0).recovery_point >= COUNT
 
@@ -489,7 +489,7 @@ def test_a_journal_that_its_process_removed_meanwhile_is_none_of_a_dead_one(tmp_
     with eoslog.open(path, durability="always", config=QUIET | AS_NEEDED) as store:
         journal.write_bytes(kept)
         monkeypatch.setattr(journal_replay, "UnforkedFile", Closing)
-        parts_of(store).checkpointer.peers._dead_journals.retire()
+        parts_of(store).checkpointer.peers.dead_journals.retire()
         assert not journal.exists()
 
 

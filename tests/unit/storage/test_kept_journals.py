@@ -70,7 +70,7 @@ def test_the_next_opening_takes_the_file_of_a_clean_close(path, paths):
 
 
 def test_without_a_size_the_largest_is_taken(path, paths, monkeypatch):
-    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    monkeypatch.setattr(process_journal, "IN_MEMORY", frozenset())
     monkeypatch.setattr(process_journal, "HALF_BYTES_FIRST", process_journal.HALF_BYTES_MIN)
     closed_with_a_journal(path, LARGE)
     with opened(path, **{"eoslog.journal.bytes": NO_LIMIT}) as store:

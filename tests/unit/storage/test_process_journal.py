@@ -8,6 +8,8 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from commit_journals import AS_NEEDED, LARGE, SMALL, journal_of, with_journal
@@ -22,6 +24,7 @@ from eoslog.common.config import NO_LIMIT
 from eoslog.errors import InvalidConfigError, StoreFailedError
 from eoslog.fs.file_system import Mount
 from eoslog.fs.identity_files import id_bytes
+from eoslog.session.paths import StorePaths
 from eoslog.storage import process_journal
 from eoslog.storage.journal_replay import halves_of, journal_files, ranges_of
 from eoslog.storage.process_journal import HALF_BYTES_MIN, ProcessJournal
@@ -213,7 +216,7 @@ def test_a_half_is_kept_until_the_files_hold_what_it_has(store):
 
 
 def test_a_half_is_retired_while_its_logs_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(ProcessJournal, "_empty_all", lambda _: True)
+    monkeypatch.setattr(ProcessJournal, "empty_all", lambda _: True)
     with opened(tmp_path / "store", **SMALL) as store:
         store.create_topic("t")
         producer, log = store.producer(), engine_of(store).partition("t", 0).log
@@ -242,7 +245,7 @@ def test_a_journal_takes_records_once_its_name_is_on_the_disk(tmp_path, monkeypa
 
         monkeypatch.setattr(process_journal, "sync_directory", lambda one: noted(one.name))
         monkeypatch.setattr(process_journal.os, "fsync", lambda _: noted("file"))
-        found._take(HALF_BYTES_MIN)
+        found.take(HALF_BYTES_MIN)
         assert found.journal.usable
         assert done == [
             ("state", [], False),
@@ -252,7 +255,7 @@ def test_a_journal_takes_records_once_its_name_is_on_the_disk(tmp_path, monkeypa
 
 
 def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    monkeypatch.setattr(process_journal, "IN_MEMORY", frozenset())
     monkeypatch.setattr(process_journal, "FILLED_S_MIN", float("inf"))  # However slow it is.
     last = process_journal.HALF_BYTES_FIRST * process_journal.GROWTH
     monkeypatch.setattr(process_journal, "HALF_BYTES_LAST", last)
@@ -284,7 +287,7 @@ def test_a_journal_of_its_own_is_made_when_commits_come_often(tmp_path, monkeypa
 
 def test_the_eighth_wait_for_a_sync_has_a_file_made(tmp_path, monkeypatch):
     """Nobody else has to look for it."""
-    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    monkeypatch.setattr(process_journal, "IN_MEMORY", frozenset())
     with opened(tmp_path / "store") as store:
         parts_of(store).checkpointer.stop()
         store.create_topic("t", partitions=8)
@@ -400,16 +403,24 @@ def test_what_only_the_journal_has_is_there_again(tmp_path):
         assert not journal_files(parts_of(store).files.paths)
 
 
+def leads_to(descriptor, path):
+    with suppress(FileNotFoundError):  # That of the listing itself.
+        return descriptor.readlink() == path
+
+
 def take_no_writes(journal):
     """Have the descriptor of its file become one that takes none."""
+    (writing,) = (
+        int(one.name) for one in Path("/proc/self/fd").iterdir() if leads_to(one, journal.path)
+    )
     read_only = os.open(journal.path, os.O_RDONLY)
-    os.dup2(read_only, journal._current.file.fileno())
+    os.dup2(read_only, writing)
     os.close(read_only)
 
 
 def test_a_write_that_fails_ends_the_file_and_fails_no_commit(store):
     producer, journal = store.producer(), journal_of(store)
-    journal._retry_s = 3600.0
+    journal.retry_s = 3600.0
     take_no_writes(journal)
     producer.append("t", 0, [b"a"])
     assert journal.journal.failed_errno != 0
@@ -421,7 +432,7 @@ def test_a_write_that_fails_ends_the_file_and_fails_no_commit(store):
 
 def test_another_file_follows_one_that_takes_no_writes(store, caplog):
     producer, journal = store.producer(), journal_of(store)
-    journal._retry_s = 0.001
+    journal.retry_s = 0.001
     before = journal.path
     producer.append("t", 0, [b"in the first file"])
     take_no_writes(journal)
@@ -439,16 +450,20 @@ def test_another_file_follows_one_that_takes_no_writes(store, caplog):
     assert found["error_count"] == 1 and before.name in found["last_error"]
 
 
+def is_of_a_journal(descriptor):
+    return Path(f"/proc/self/fd/{descriptor}").readlink().parent.name == "journal"
+
+
 def test_a_first_file_that_cannot_be_made_is_tried_again(tmp_path, monkeypatch, caplog):
-    real, errors = ProcessJournal._file_of, [errno.EIO, errno.ENOSPC]
+    real, errors = os.posix_fallocate, [errno.EIO, errno.ENOSPC]
     monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
 
-    def failing(self, path, size_bytes):
-        if errors:
+    def failing(descriptor, *arguments):
+        if errors and is_of_a_journal(descriptor):
             raise OSError(errors.pop(), "not now")
-        return real(self, path, size_bytes)
+        real(descriptor, *arguments)
 
-    monkeypatch.setattr(ProcessJournal, "_file_of", failing)
+    monkeypatch.setattr(os, "posix_fallocate", failing)
     with opened(tmp_path / "store", **SMALL) as store:
         with_journal(store)
         assert store.metrics()["journal"]["error_count"] == 2
@@ -461,21 +476,21 @@ def test_a_first_file_that_cannot_be_made_is_tried_again(tmp_path, monkeypatch, 
 def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch, kept):
     """Nor a file that was kept: each try would leave one, and the disk may be full of them."""
     monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
-    real, folders = ProcessJournal._write_zeros, []
+    real, counts = os.posix_fallocate, []
     with opened(tmp_path / "store", **SMALL) as store:
         if kept:
             with_journal(store)
 
-    def failing(self, *arguments):
-        if len(folders) < 3:
-            folders.append(len(journal_files(self._paths)))
+    def failing(descriptor, *arguments):
+        if len(counts) < 3 and is_of_a_journal(descriptor):
+            counts.append(len(journal_files(StorePaths(tmp_path / "store"))))
             raise OSError(errno.ENOSPC, "not now")
-        real(self, *arguments)
+        real(descriptor, *arguments)
 
-    monkeypatch.setattr(ProcessJournal, "_write_zeros", failing)
+    monkeypatch.setattr(os, "posix_fallocate", failing)
     with opened(tmp_path / "store", **SMALL) as store:
         with_journal(store)
-        assert folders == [1, 1, 1]
+        assert counts == [1, 1, 1]
         assert journal_files(parts_of(store).files.paths) == [journal_of(store).path]
 
 
@@ -487,7 +502,7 @@ def test_a_log_whose_sync_failed_does_not_end_the_journal_of_the_others(
     monkeypatch.setattr(process_journal, "RETRY_S", 0.001)
     monkeypatch.setattr(process_journal, "FILLED_S_MIN", float("inf"))
     monkeypatch.setattr(process_journal, "HALF_BYTES_FIRST", HALF_BYTES_MIN)
-    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    monkeypatch.setattr(process_journal, "IN_MEMORY", frozenset())
     settings = {"eoslog.journal.bytes": NO_LIMIT} if growing else SMALL
     store = opened(tmp_path / "store", **settings)
     store.create_topic("t", partitions=2)
@@ -518,7 +533,7 @@ def test_a_log_whose_sync_failed_does_not_end_the_journal_of_the_others(
 
 
 def test_no_file_is_made_in_a_directory_that_was_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_journal, "_IN_MEMORY", frozenset())
+    monkeypatch.setattr(process_journal, "IN_MEMORY", frozenset())
     path = tmp_path / "store"
     store = opened(path, **{"eoslog.journal.bytes": NO_LIMIT})
     path.rename(tmp_path / "moved")

@@ -12,6 +12,7 @@ import pytest
 import eoslog
 import eoslog.aio
 from eoslog import TopicPartition
+from eoslog.consumer.fetcher import Fetcher
 from eoslog.errors import ConcurrentAccessError, EoslogError
 
 T0 = TopicPartition("t", 0)
@@ -52,14 +53,15 @@ def read_by_a_thread(store, monkeypatch):
     consumer = store.consumer(group="g")
     consumer.assign([T0])
     reads, go_on = threading.Event(), threading.Event()
-    fetch = consumer._fetcher.records
+    fetch = Fetcher.records
 
-    def waits(limit):
-        reads.set()
-        assert go_on.wait(60)
-        return fetch(limit)
+    def waits(fetcher, limit):
+        if threading.current_thread() is thread:
+            reads.set()
+            assert go_on.wait(60)
+        return fetch(fetcher, limit)
 
-    monkeypatch.setattr(consumer._fetcher, "records", waits)
+    monkeypatch.setattr(Fetcher, "records", waits)
     given = []
     thread = threading.Thread(target=lambda: given.extend(consumer.poll(timeout=0)))
     thread.start()

@@ -114,7 +114,7 @@ def test_a_crash_while_closing(filled, open_store, monkeypatch, step):
         with pytest.raises(Crash):
             filled.close()
     assert (filled.path / ".kafka_cleanshutdown").exists() is (step == "C8")
-    if not filled._closed or step == "C1":
+    if not filled.closed or step == "C1":
         abandon(filled)
     check_all_there(open_store, filled.other)
 
@@ -196,8 +196,8 @@ def test_a_crash_while_retaining(
     partition = engine_of(store).partition("t", 0)
     if step == "RT4b":
         # The start is written down and seen, and all files are there.
-        write_start = partition._write_start
-        monkeypatch.setattr(partition, "_write_start", crash_after(write_start))
+        write_start = partition.write_start
+        monkeypatch.setattr(partition, "write_start", crash_after(write_start))
     else:
         RETAINING[step](monkeypatch)
     with pytest.raises(Crash):

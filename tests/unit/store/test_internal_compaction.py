@@ -23,7 +23,7 @@ SEGMENT_BYTES = 16_384
 @pytest.fixture
 def small_segments(monkeypatch):
     config = {"segment.bytes": SEGMENT_BYTES, "max.message.bytes": SEGMENT_BYTES}
-    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", config)
+    monkeypatch.setattr(topic_registry, "INTERNAL_TOPIC_CONFIG", config)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_an_interrupted_close_is_ended_by_the_next(store):
             producer.send("orders", b"late", partition=0)
         producer._append_waiting(0)
         assert partition.log_end_offset == end
-        assert "importer" not in parts_of(store).files.names._live
+        assert "importer" not in parts_of(store).files.names.live
     assert step > 20
 
 
@@ -85,7 +85,7 @@ def test_an_interrupted_close_that_lost_records_says_so_when_it_is_repeated(stor
             raised.append(error)
         assert any(isinstance(one, EoslogError) for one in raised), steps.last
         producer.close()
-        assert "importer" not in parts_of(store).files.names._live, steps.last
+        assert "importer" not in parts_of(store).files.names.live, steps.last
     assert step > 20
 
 
@@ -93,7 +93,8 @@ def test_a_name_whose_producer_was_fenced_is_renewed_all_the_same(store):
     """As where the next opening was interrupted: what retention deletes is counted before."""
     older = store.producer(name="importer")
     older.append("orders", 0, [b"one", b"two"])
-    older._identity.fence("the next opening was interrupted behind this")
-    parts_of(store).files.names.renew(eoslog.TopicPartition("orders", 0))
-    (identity,) = parts_of(store).files.names.all()
+    names = parts_of(store).files.names
+    names.live["importer"].fence("the next opening was interrupted after this")
+    names.renew(eoslog.TopicPartition("orders", 0))
+    (identity,) = names.all()
     assert identity.checkpoints["orders", 0].position == 2

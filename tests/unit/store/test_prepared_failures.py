@@ -7,7 +7,7 @@ from crash.interrupted_steps import Steps
 from crash.rows_topic import opened_with_rows, values
 
 from eoslog.errors import EoslogError, InvalidTxnStateError, OutOfMemoryError, StoreFullError
-from eoslog.producer.producer import ProducerInternals
+from eoslog.transactions.coordinator import TransactionCoordinator
 
 FAILURES = [
     MemoryError("none left"),
@@ -32,9 +32,8 @@ def prepared(store, value=b"value"):
     return producer, producer.prepare_transaction()
 
 
-def fail_once(monkeypatch, producer, failure):
-    coordinator = ProducerInternals(producer).transactions._coordinator
-    end = coordinator.end
+def fail_once(monkeypatch, failure):
+    end = TransactionCoordinator.end
     failures = [failure]
 
     def failing(*given):
@@ -42,14 +41,14 @@ def fail_once(monkeypatch, producer, failure):
             raise failures.pop()
         return end(*given)
 
-    monkeypatch.setattr(coordinator, "end", failing)
+    monkeypatch.setattr(TransactionCoordinator, "end", failing)
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 @pytest.mark.parametrize("then", ["again", "close", "another"])
 def test_a_failure_before_the_decision_leaves_it_prepared(store, monkeypatch, failure, then):
     producer, token = prepared(store)
-    fail_once(monkeypatch, producer, failure)
+    fail_once(monkeypatch, failure)
     with pytest.raises((EoslogError, type(failure))):
         producer.complete_transaction(token)
     assert values(store) == []

@@ -11,6 +11,7 @@ from stores import values_of
 
 import eoslog
 from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
+from eoslog.producer.producer import ProducerInternals
 from eoslog.store.process_loop import next_offsets
 from eoslog.store.store import parts_of
 
@@ -358,7 +359,7 @@ def test_only_the_loop_ends_its_transactions(topics, end):
 def test_a_call_longer_than_the_transaction_may_take_ends_the_loop_and_names_the_limit(topics):
     def slow(producer, records):
         upper(producer, records)
-        while producer._transactions.late_age_ms < 0:
+        while ProducerInternals(producer).transactions.late_age_ms < 0:
             time.sleep(0.001)
 
     with pytest.raises(errors.ProducerFencedError, match=r"timeout of 20 ms.*timeout_ms"):

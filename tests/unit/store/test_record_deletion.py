@@ -190,13 +190,13 @@ def test_a_lower_offset_changes_nothing(store):
 @pytest.mark.parametrize("finishes", ["the next call", "retention", "the next opening"])
 def test_segments_that_a_crash_left_go_later(store, open_store, monkeypatch, finishes):
     partition = engine_of(store).partition(*T0)
-    whole = partition._write_start
+    whole = partition.write_start
 
     def dies(*arguments):
         whole(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(partition, "_write_start", dies)
+    monkeypatch.setattr(partition, "write_start", dies)
     with pytest.raises(KeyboardInterrupt):
         store.delete_records({T0: START})
     monkeypatch.undo()

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from harness.crew import run_and_kill
@@ -15,6 +14,7 @@ from stores import values_of
 import eoslog
 from eoslog import TopicPartition
 from eoslog.consumer.consumer import Consumer
+from eoslog.consumer.fetcher import Fetcher
 from eoslog.errors import (
     CorruptRecordError,
     ForkedProcessError,
@@ -30,6 +30,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.storage import opened_partitions
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import abandon, engine_of, parts_of
@@ -593,7 +594,9 @@ def test_a_forked_child_is_refused_everywhere(store):
 
 
 @pytest.mark.parametrize("transactional_id", [None, "pays"])
-def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, transactional_id):
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(
+    store, monkeypatch, transactional_id
+):
     """It was in a call of the producer when another thread forked."""
     store.create_topic("t")
     producer = store.producer(transactional_id=transactional_id)
@@ -602,11 +605,16 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
         producer.begin_transaction()
     producer.send("t", b"first")
     inside, done = threading.Event(), threading.Event()
+    within = (UnifiedLog, "append_accumulated")
+    if transactional_id is not None:
+        within = (TransactionManager, "flush")
+    whole = getattr(*within)
 
-    def stay() -> None:
-        with producer._lock:
+    def stay(*arguments):
+        if threading.current_thread() is thread:
             inside.set()
             done.wait()
+        return whole(*arguments)
 
     def work():
         refused = []
@@ -617,9 +625,10 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
         producer.close()
         return refused
 
-    thread = threading.Thread(target=stay)
+    monkeypatch.setattr(*within, stay)
+    thread = threading.Thread(target=producer.flush)
     thread.start()
-    inside.wait()
+    assert inside.wait(60)
     try:
         assert in_child(work) == [True, True]
     finally:
@@ -634,15 +643,21 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
 @pytest.mark.parametrize(
     "read", [Consumer.poll, lambda consumer: next(iter(consumer))], ids=["poll", "iteration"]
 )
-def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, read):
+def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, monkeypatch, read):
     """Its poll never ends in the child; that it is under way is not what is wrong."""
     store.create_topic("t")
     consumer = store.consumer()
     consumer.assign([TopicPartition("t", 0)])
+    inside, fetch = threading.Event(), Fetcher.records
+
+    def noted(*arguments):
+        inside.set()
+        return fetch(*arguments)
+
+    monkeypatch.setattr(Fetcher, "records", noted)
     thread = threading.Thread(target=consumer.poll, args=[60])
     thread.start()
-    while not consumer._call_lock.locked():
-        time.sleep(0.001)
+    assert inside.wait(60)
 
     def work():
         with pytest.raises(ForkedProcessError):

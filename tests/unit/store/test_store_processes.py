@@ -535,11 +535,11 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
     gathering.init_transactions()
     gathering.begin_transaction()
     gathering.send("t", b"gathered", partition=0)
-    store._look_at_files()
+    engine_of(store).check_files()
     store_path.rename(tmp_path / "away")
     store_path.mkdir()
     with pytest.raises(StoreFailedError, match="another file now"):
-        store._look_at_files()
+        engine_of(store).check_files()
     for call in (
         store.topics,
         store.producer,

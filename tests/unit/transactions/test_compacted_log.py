@@ -91,7 +91,7 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     """
     log = parts_of(store).files.state_log
     number, key = state_partition_of("x"), transaction_key("x")
-    entries = log._transactions
+    entries, rows = parts_of(store).files.transactions.entries, parts_of(store).files.rows
     told = entries.changed
 
     def take_over() -> None:
@@ -111,10 +111,10 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     newest = []
     for _ in range(3):
         log.persist()
-        newest.append(_record_of_index(key, log._index.read_state(key)).offset)
+        newest.append(_record_of_index(key, rows.read_state(key)).offset)
         assert log.transaction("x").offset == newest[-1]
     assert newest == [entries.find("x").record_offset] * 3
-    assert log._true_at(number) == newest[-1] + 1
+    assert rows.read_applied(number) == newest[-1] + 1
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):

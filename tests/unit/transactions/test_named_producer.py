@@ -277,7 +277,7 @@ def test_what_a_checkpoint_counts_is_on_disk_before_it(open_store, monkeypatch, 
     monkeypatch.setattr(CompactedLog, "append", note)
     newer = store.producer(name="n")
     newer.append("t", 0, [b"x"] * 2)
-    newer._identity.renew_checkpoints([WHERE])
+    parts_of(store).files.names.live["n"].renew_checkpoints([WHERE])
     newer.append("t", 0, [b"x"])
     newer.close()
     parts_of(store).files.names.renew(WHERE)
@@ -345,7 +345,7 @@ def test_positions_are_wider_than_sequences(topic, open_store, monkeypatch):
     """A name close to the wrap: the position goes on where the sequence begins anew."""
     producer = topic.producer(name="n")
     producer.append("t", 0, [b"x"])
-    sequenced = producer._identity.sequenced(WHERE)
+    sequenced = parts_of(topic).files.names.live["n"].sequenced(WHERE)
     start = 2**31 - 3
     engine_of(topic).partition("t", 0).append_columns(
         [b"x"], producer_id=producer.producer_id, producer_epoch=1, base_sequence=0

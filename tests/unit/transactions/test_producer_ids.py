@@ -240,7 +240,7 @@ def test_they_are_above_what_only_lmdb_remembers(open_store):
 
 def test_a_partition_that_is_opened_later_ends_the_block_of_ids(store):
     first = next_id(store)
-    found = parts_of(store).files.partitions._found_ids
+    found = parts_of(store).files.partitions.found_ids
     found.note(first + 500)
     assert next_id(store) == first + BLOCK_IDS
     found.note(first + 100)  # It is below: the ids go on.

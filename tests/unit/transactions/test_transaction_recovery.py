@@ -72,7 +72,7 @@ def assert_settled(at):
     }
     assert at.store.verify() == []
     recovery = parts_of(at.store).files.transaction_recovery
-    assert (recovery.left, recovery._unresolved, recovery._decided) == (set(), set(), {})
+    assert (recovery.left, recovery.unresolved) == (set(), set())
 
 
 # Every prefix of every log, over one transaction.
@@ -410,7 +410,10 @@ def test_a_partition_that_could_not_be_ended_counts_as_unrecovered_at_the_close(
         patch.setattr("eoslog.storage.unified_log.UnifiedLog.append_marker", fail)
         at = CoordinatedStore(open_store("commit"))
         assert at.partition("a-0").last_stable_offset == 0
-        assert parts_of(at.store).files.transaction_recovery._unresolved == {TopicPartition("a", 0)}
+        assert parts_of(at.store).files.transaction_recovery.unresolved == {
+            TopicPartition("a", 0),
+            STATE,
+        }
         checkpointed(at)
         at.store.close()
     assert not (store_path / ".kafka_cleanshutdown").exists()
@@ -632,12 +635,9 @@ def test_a_marker_written_on_opening_holds_its_decision_until_it_is_synced(open_
     abandon(at.store)
     cut(store_path, TopicPartition("a", 0), size_bytes)
     at = CoordinatedStore(open_store("commit"))
-    recovery = parts_of(at.store).files.transaction_recovery
-    assert set(recovery._ended) == {TopicPartition("a", 0), TopicPartition("b", 0)}
     parts_of(at.store).checkpointer.write_offsets()
     assert recovery_point_of_state(at) == 0
     checkpointed(at)
-    assert recovery._ended == {}
     assert at.partition("a-0").recovery_point == at.partition("a-0").log_end_offset
     checkpointed(at)
     assert (
@@ -651,17 +651,18 @@ def test_a_partition_opened_while_points_are_raised_is_synced_too(open_store, mo
     at = CoordinatedStore(open_store("commit"))
     at.init()
     recovery = parts_of(at.store).files.transaction_recovery
-    original = recovery._lowest_decisions
+    coordinator = parts_of(at.store).files.transactions
+    original = coordinator.take_rotated
 
-    def meanwhile(**how):
+    def meanwhile():
         at.end(at.begun("b-1"))
-        return original(**how)
+        return original()
 
-    monkeypatch.setattr(recovery, "_lowest_decisions", meanwhile)
+    monkeypatch.setattr(coordinator, "take_rotated", meanwhile)
     recovery.advance()
     assert at.partition("b-1").recovery_point == at.partition("b-1").log_end_offset
     assert (
-        recovery._safe[STATE.partition]
+        recovery.safe_offset(STATE.partition)
         < parts_of(at.store).files.state_log.partition_of(ID).log_end_offset
     )
 
