@@ -11,7 +11,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
 from eoslog.native.control_page cimport control_load, control_raise
-from eoslog.native.mapped_io cimport ENOENT, close_fd, eos_is_at, eos_open, eos_rename
+from eoslog.native.mapped_io cimport (
+    ENOENT, close_fd, eos_file_length, eos_is_at, eos_open, eos_rename,
+)
 from eoslog.native.partition_log cimport (
     log_active, log_add_segment, log_load_writable, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -27,15 +29,18 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef Status empty_segment_renew(PartitionLog* log, Fault* out) noexcept nogil:
     """If the active segment is empty here, have the file that is under its name by now, mapped as
-    far as it may grow by now.
+    far as it may grow by now, or did before another process ended it.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active = log_active(log)
+    cdef int64_t capacity_bytes = control_load(&log.page.active_capacity_bytes)
+    cdef int64_t file_bytes = 0
     if active.used_bytes > 0:
         return STATUS_OK
     segment_path(log.directory, active.base_offset, b".log", path)
-    if eos_is_at(active.fd, path) == 0 and (
-            active.map_bytes >= control_load(&log.page.active_capacity_bytes)):
+    # The capacity first: if it is that of a later segment, this one's file grows no more.
+    if (eos_is_at(active.fd, path) == 0 and active.map_bytes >= capacity_bytes
+            and eos_file_length(active.fd, &file_bytes) == 0 and active.map_bytes >= file_bytes):
         return STATUS_OK
     return empty_segment_reload(log, out)
 

@@ -141,6 +141,23 @@ def test_segments_of_another_size_are_written_and_read_by_all(store, path, appen
         assert again.verify() == []
 
 
+def test_an_empty_segment_is_enlarged_and_ended_before_another_process_looks(store, path):
+    """It has the segment mapped as small as it was: by then the next one is as small again."""
+    store.create_topic("t", config=SMALL)
+    with Member() as other:
+        other.run("import eoslog; store = eoslog.open(path, durability='process')", path=str(path))
+        assert other.value("store.partition('t', 0).log_end_offset") == 0
+        producer = store.producer()
+        for config, value in [(LARGE, BIG_RECORD), (SMALL, b"small")]:
+            store.alter_topic("t", config)
+            producer.append("t", 0, values=[value])
+        other.run("c = store.consumer(); c.assign([eoslog.TopicPartition('t', 0)])")
+        other.run("read = []\nwhile found := c.poll(0): read += [one.value for one in found]")
+        assert other.value("[len(one) for one in read]") == [300_000, 5]
+        other.run("store.producer().append('t', 0, values=[b'other'])")
+    assert values(store) == [BIG_RECORD, b"small", b"other"]
+
+
 def test_smaller_segments_begin_with_the_next_append(store):
     store.create_topic("t")
     producer = store.producer()
