@@ -172,7 +172,7 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
     active = log_active(log)
     if incoming.columns != NULL and active.used_bytes + incoming.batch_bytes > segment_bytes:
         incoming.batch_bytes = exact_bytes(incoming)
-    if incoming.batch_bytes > segment_bytes:
+    if incoming.columns != NULL and incoming.batch_bytes > segment_bytes:
         return fault(out, STATUS_BATCH_TOO_LARGE, "a batch is larger than segment.bytes",
                      segment_bytes, incoming.batch_bytes)
     if roll_is_due(log, incoming):
@@ -181,8 +181,9 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
             return status
         active = log_active(log)
     if incoming.batch_bytes > active.map_bytes:
-        # It is empty, and of the time before segment.bytes was raised.
-        status = empty_segment_enlarge(log, segment_bytes, out)
+        # It is empty, and of the time before segment.bytes was raised; or the batch was staged
+        # before that was lowered.
+        status = empty_segment_enlarge(log, max(segment_bytes, incoming.batch_bytes), out)
         if status != STATUS_OK:
             return status
         active = log_active(log)
@@ -461,6 +462,9 @@ cdef Status check_client_batch(
     if batch_bytes > log.options.max_message_bytes:
         return fault(out, STATUS_RECORD_TOO_LARGE, "the batch is larger than max.message.bytes",
                      log.options.max_message_bytes, batch_bytes)
+    if batch_bytes > log.options.segment.segment_bytes:
+        return fault(out, STATUS_BATCH_TOO_LARGE, "a batch is larger than segment.bytes",
+                     log.options.segment.segment_bytes, batch_bytes)
     if header.base_offset != 0:
         return fault(out, STATUS_INVALID_RECORD, "a client's batch has base offset 0",
                      0, header.base_offset)

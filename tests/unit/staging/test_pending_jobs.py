@@ -130,6 +130,16 @@ def test_a_job_whose_files_are_gone_is_named_by_verify(store):
         assert any("this file of it is gone" in str(one["reason"]) for one in opened.verify())
 
 
+def test_a_job_is_completed_in_segments_smaller_than_its_batches(store):
+    """The topic was altered since the decision: nothing may refuse the job any more."""
+    messages = stage_job(store.path, "run-a", JOB, batch_bytes_max=100_000)
+    leave_undone(store, UnifiedLog, "adopt", messages)
+    store.alter_topic(TOPIC, {"segment.bytes": 1024, "max.message.bytes": 1024})
+    store.commit_staged(APP, 1, stage_job(store.path, "run-b", range(200, 220)))
+    assert visible_numbers(store) == expected_numbers(JOB, range(200, 220))
+    assert store.verify() == []
+
+
 def test_a_job_of_offsets_makes_no_directory(store):
     store.commit_staged(APP, 0, [], offsets=OFFSETS)
     assert not (store.path / "staging").exists()
