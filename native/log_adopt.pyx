@@ -15,7 +15,7 @@ from libc.string cimport memset
 from eoslog.native.atomics cimport set_mark, store_release_64
 from eoslog.native.byte_order cimport store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport control_raise, control_write_begin
+from eoslog.native.control_page cimport control_write_begin
 from eoslog.native.empty_segment cimport empty_segment_reload
 from eoslog.native.log_append cimport append_whole, outcome_add
 from eoslog.native.log_follow cimport log_take_up_segment
@@ -293,7 +293,6 @@ cdef Status take_name(
     unlink(unnamed)
     if eos_link(staged.path, unnamed) != 0:
         return STATUS_OK
-    control_raise(&log.page.active_capacity_bytes, staged.bytes)
     if eos_is_at(staged.fd, unnamed) != 0 or eos_rename(unnamed, path) != 0:
         unlink(unnamed)
         return STATUS_OK
