@@ -158,6 +158,36 @@ def test_an_empty_segment_is_enlarged_and_ended_before_another_process_looks(sto
     assert values(store) == [BIG_RECORD, b"small", b"other"]
 
 
+def test_a_segment_that_was_longer_than_new_ones_is_mapped_alike_after_a_kill(path):
+    """The first process to open it may let it grow as far as it has it mapped: all others too."""
+    with Member() as killed:
+        killed.run(
+            """
+import eoslog
+store = eoslog.open(path, create=True, durability='process')
+store.create_topic('t', config={'segment.bytes': 1 << 20})
+producer = store.producer()
+for _ in range(30):
+    producer.append('t', 0, values=[b'x' * 3000])
+store.alter_topic('t', {'segment.bytes': 4096})
+""",
+            path=str(path),
+        )
+        killed.kill()
+    with eoslog.open(path, durability="process") as store, Member() as other:
+        assert store.partition("t", 0).log_end_offset == 30
+        store.alter_topic("t", LARGE)
+        other.run("import eoslog; store = eoslog.open(path, durability='process')", path=str(path))
+        assert other.value("store.partition('t', 0).log_end_offset") == 30
+        producer = store.producer()
+        for _ in range(8):
+            producer.append("t", 0, values=[b"x" * 3000])
+        assert engine_of(store).partition("t", 0).segment_count == 1
+        other.run("c = store.consumer(); c.assign([eoslog.TopicPartition('t', 0)])")
+        other.run("read = []\nwhile found := c.poll(0): read += [one.value for one in found]")
+        assert other.value("[len(one) for one in read]") == [3000] * 38
+
+
 def test_smaller_segments_begin_with_the_next_append(store):
     store.create_topic("t")
     producer = store.producer()
