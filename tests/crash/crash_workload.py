@@ -405,11 +405,20 @@ class Life:
         self._say("deletion", offset)
 
     def passing_topic(self) -> None:
-        """A topic that comes, is written to by a name, and goes."""
+        """A topic that comes, is altered while its first segment is empty, and another time, is
+        written to by a name each time, and goes.
+        """
         if PASSING not in self.store.topics():
-            self.store.create_topic(PASSING, 1)
+            self.store.create_topic(PASSING, 1, config={"segment.bytes": 1024})
         with self.store.producer(name="passing") as producer:
-            producer.append(PASSING, 0, [b"passing"])
+            assert engine_of(self.store).partition(PASSING, 0).log_end_offset >= 0
+            for partitions, segment_bytes in ((2, 8192), (3, 2048)):
+                partitions = max(partitions, self.store.topics()[PASSING].partitions)
+                self.store.alter_topic(
+                    PASSING, {"segment.bytes": segment_bytes}, partitions=partitions
+                )
+                for number in range(partitions):
+                    producer.append(PASSING, number, [b"p" * (segment_bytes - 200)])
         self.store.delete_topic(PASSING)
         self._say("passing", 1)
 
