@@ -113,7 +113,7 @@ def _home(executable: Path) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     shim = home / "bin" / "java"
     shim.parent.mkdir()
-    shim.write_text(_shim(executable), encoding="utf-8")
+    shim.write_text(shim_script(executable), encoding="utf-8")
     shim.chmod(0o755)
     if _answer(shim, VECTOR_MODULE) is None:
         raise JavaNotFoundError(
@@ -123,7 +123,7 @@ def _home(executable: Path) -> Path:
     return home
 
 
-def _shim(executable: Path) -> str:
+def shim_script(executable: Path) -> str:
     return f"""#!/bin/sh
 # Spark asks for a module that this Java does not have; it works without it.
 for argument do

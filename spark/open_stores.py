@@ -54,14 +54,14 @@ class _Lent:
         return False
 
 
-class _OpenStores:
+class OpenStores:
     """The stores that this process has open on behalf of Spark."""
 
     def __init__(self) -> None:
         # Taken as it is: an interrupt between the condition's own steps would leave it held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._lent: dict[Identity, _Lent] = {}
+        self.lent: dict[Identity, _Lent] = {}
         self._closer: threading.Thread | None = None
 
     def borrow(self, path: Path, durability: str | None) -> tuple[Identity, _Lent]:
@@ -73,7 +73,7 @@ class _OpenStores:
             known = None
             with suppress(OSError):  # No store: opening it says so.
                 where = _identity(path)
-                known = self._lent.get(where)
+                known = self.lent.get(where)
             if known is not None:
                 fits = durability in (None, known.store.durability)
                 # A spoiled one that is in use stays: its calls say what is wrong.
@@ -87,7 +87,7 @@ class _OpenStores:
             # If it is in use with another durability, opening it says so.
             made = _Lent(eoslog.open(path, durability=durability), users=1)
             where = _identity(path)
-            self._lent[where] = made
+            self.lent[where] = made
             return where, made
 
     def give_back(self, where: Identity, lent: _Lent, spoiled: bool) -> None:
@@ -95,7 +95,7 @@ class _OpenStores:
             lent.users -= 1
             lent.idle_since_s = time.monotonic()
             lent.spoiled |= spoiled
-            if lent.users == 0 and lent.spoiled and self._lent.get(where) is lent:
+            if lent.users == 0 and lent.spoiled and self.lent.get(where) is lent:
                 self._close(where)
             elif self._closer is None:
                 closer = threading.Thread(
@@ -109,20 +109,20 @@ class _OpenStores:
 
     def close_unused(self) -> None:
         with self._lock:
-            for where, lent in list(self._lent.items()):
+            for where, lent in list(self.lent.items()):
                 if lent.users == 0:
                     self._close(where)
             self._changed.notify_all()
 
     def _close_replaced(self) -> None:
         """Close what another store has taken the path of: it is of no use to anyone."""
-        for where, lent in list(self._lent.items()):
+        for where, lent in list(self.lent.items()):
             if lent.users == 0 and not lent.store.closed and lent.was_replaced():
                 self._close(where)
 
     def _close(self, where: Identity) -> None:
         """Close a store without users. Whatever it could not do, its next opening does."""
-        lent = self._lent.pop(where)
+        lent = self.lent.pop(where)
         try:
             lent.store.close()
         except Exception as error:
@@ -131,17 +131,17 @@ class _OpenStores:
     def _close_idle(self) -> None:
         """The thread: close what has not been used for a while; end when nothing is open."""
         with self._lock:
-            while self._lent:
+            while self.lent:
                 now_s = time.monotonic()
                 due_s = now_s + IDLE_S
-                for where, lent in list(self._lent.items()):
+                for where, lent in list(self.lent.items()):
                     if lent.users:
                         continue
                     if lent.idle_since_s + IDLE_S <= now_s:
                         self._close(where)
                     else:
                         due_s = min(due_s, lent.idle_since_s + IDLE_S)
-                if self._lent:
+                if self.lent:
                     self._changed.wait(max(0.0, due_s - now_s))
             self._closer = None
 
@@ -151,7 +151,7 @@ def _identity(path: Path) -> Identity:
     return found.st_dev, found.st_ino
 
 
-_stores = _OpenStores()
+_stores = OpenStores()
 
 
 def close_unused_stores() -> None:
@@ -162,7 +162,7 @@ def close_unused_stores() -> None:
 def _begin_anew() -> None:
     """Begin again in a forked child: the stores are the parent's, and so is the thread."""
     global _stores
-    _stores = _OpenStores()
+    _stores = OpenStores()
 
 
 os.register_at_fork(after_in_child=_begin_anew)

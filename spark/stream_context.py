@@ -26,7 +26,7 @@ BATCH_ID = "streaming.sql.batchId"
 # A query's jobs are a group, which is named by the run id.
 RUN_ID = "spark.jobGroup.id"
 CHECKPOINT = "eoslog.checkpoint"
-_CONNECT_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+CONNECT_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
@@ -118,7 +118,7 @@ def in_foreach_batch_of_connect() -> bool:
     Spark says there neither to it nor to its tasks which query and batch they are of.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
-    return main is not None and main.name == _CONNECT_WORKER
+    return main is not None and main.name == CONNECT_WORKER
 
 
 def _stream_batch(property_of: Callable[[str], str | None]) -> StreamBatch | None:

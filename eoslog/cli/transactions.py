@@ -96,7 +96,7 @@ def describe_transaction(settings: Settings, transactional_id: str) -> None:
             echo_json({**asdict(found), "topic_partitions": _names(found)})
         else:
             # On a narrow terminal the partitions fold, which they do as a list.
-            print_rows(DESCRIBE_COLUMNS, [[*_description_row(found)[:-1], _names(found)]])
+            print_rows(DESCRIBE_COLUMNS, [[*description_row(found)[:-1], _names(found)]])
 
 
 @transactions.command("describe-producers")
@@ -210,7 +210,7 @@ def _names(found: "TransactionDescription") -> list[str]:
     return [f"{topic}-{number}" for topic, number in found.topic_partitions]
 
 
-def _description_row(found: "TransactionDescription") -> list[object]:
+def description_row(found: "TransactionDescription") -> list[object]:
     """Return the fields in the order of the columns; None where Kafka or eoslog has no value."""
     return [
         found.coordinator_id,

@@ -38,9 +38,9 @@ def write_each_atomically(contents: Mapping[Path, bytes], *, sync: bool = True) 
     After a power cut in between some are the new ones and some the old, in any mixture.
     """
     for path, content in contents.items():
-        _write_aside(path, content, sync=sync)
+        write_aside(path, content, sync=sync)
     for path in contents:
-        _put_in_place(path)
+        put_in_place(path)
     if sync:
         for directory in {path.parent for path in contents}:
             try:
@@ -76,7 +76,7 @@ def _opened_aside(path: Path) -> FileDescriptor:
     return FileDescriptor(aside, os.O_WRONLY | os.O_CREAT, FILE_MODE)
 
 
-def _write_aside(path: Path, content: bytes, *, sync: bool) -> None:
+def write_aside(path: Path, content: bytes, *, sync: bool) -> None:
     with named_os_errors(f"writing {path}"), _opened_aside(path) as descriptor:
         written = 0
         while written < len(content):
@@ -86,7 +86,7 @@ def _write_aside(path: Path, content: bytes, *, sync: bool) -> None:
             os.fsync(descriptor)
 
 
-def _put_in_place(path: Path) -> None:
+def put_in_place(path: Path) -> None:
     with named_os_errors(f"writing {path}"):
         _aside(path).replace(path)
 

@@ -93,7 +93,7 @@ class MemberHeartbeats:
 
     def begin(self, member_id: str) -> None:
         """Make the file of a new member. Raises StoreFullError, StoreReadOnlyError."""
-        path = self._path_of(member_id)
+        path = self.path_of(member_id)
         with named_os_errors(f"making {path}"):
             make_directories(self._path)
             make_file(path)
@@ -102,12 +102,12 @@ class MemberHeartbeats:
     def beat(self, member_id: str) -> None:
         """Note a poll; does nothing if the member has no file any more."""
         with suppress(FileNotFoundError):
-            self._beat(self._path_of(member_id))
+            self._beat(self.path_of(member_id))
 
     def age_ms(self, member_id: str) -> int | None:
         """Return how long ago the member polled; None if it has not since the last restart."""
         try:
-            beaten_ns = self._path_of(member_id).stat().st_mtime_ns
+            beaten_ns = self.path_of(member_id).stat().st_mtime_ns
         except FileNotFoundError:
             return None
         age_ns = time.monotonic_ns() - beaten_ns
@@ -116,7 +116,7 @@ class MemberHeartbeats:
     def end(self, member_id: str) -> None:
         """Remove the file of a member."""
         with suppress(OSError):
-            self._path_of(member_id).unlink(missing_ok=True)
+            self.path_of(member_id).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
         """Remove all files: the first process opens the store, and no earlier member is left."""
@@ -131,7 +131,7 @@ class MemberHeartbeats:
         now_ns = time.monotonic_ns()
         os.utime(path, ns=(now_ns, now_ns))
 
-    def _path_of(self, member_id: str) -> Path:
+    def path_of(self, member_id: str) -> Path:
         digest = hashlib.blake2b(member_id.encode(), digest_size=_NAME_BYTES)
         return self._path / digest.hexdigest()
 

@@ -19,8 +19,8 @@ class LingerTimer:
     """Makes the calls of producers when they are due. Its thread starts with the first."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._condition = threading.Condition(self._lock)
+        self.lock = threading.RLock()
+        self._condition = threading.Condition(self.lock)
         self._due_s: dict[AppendLingering, float] = {}
         self._thread = BackgroundThread("eoslog-linger", self._run)
         self._stopped = False
@@ -30,7 +30,7 @@ class LingerTimer:
 
         Raises OutOfMemoryError if no thread can be started: it is not called then.
         """
-        with self._lock:
+        with self.lock:
             if self._stopped or append in self._due_s:
                 return
             self._thread.start()
@@ -39,12 +39,12 @@ class LingerTimer:
 
     def remove(self, append: AppendLingering) -> None:
         """Stop calling it."""
-        with self._lock:
+        with self.lock:
             self._due_s.pop(append, None)
 
     def stop(self) -> None:
         """Stop all calls; return when a call under way has ended."""
-        with self._lock:
+        with self.lock:
             self._stopped = True
             self._due_s.clear()
             self._condition.notify_all()
@@ -65,7 +65,7 @@ class LingerTimer:
 
     def _next(self) -> AppendLingering | None:
         """Wait for a call that is due and return it; None once stopped."""
-        with self._lock:
+        with self.lock:
             while not self._stopped:
                 if not self._due_s:
                     self._condition.wait()

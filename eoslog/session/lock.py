@@ -67,7 +67,7 @@ class StoreLock:
         self.path = state_path / FILE_NAME
         self.opening_path = state_path / OPENING_FILE_NAME
         self._on_fork = on_fork
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._file: UnforkedFile | None = None
         self._opening: UnforkedFile | None = None
         self._exclusive = False
@@ -160,14 +160,14 @@ class StoreLock:
     def _begin(self, what: str) -> None:
         with named_os_errors(f"locking {self.opening_path}"):
             self._opening = opening = _opened(self.opening_path)
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self.timeout_s
         sleep_s = _FIRST_SLEEP_S
         while not opening.lock(exclusive=True, wait=False):
             if time.monotonic() >= deadline_s:
                 holder = _holder_of(opening)
                 opening.close()
                 raise StoreInUseError(
-                    f"{what}: for {self._timeout_s:g} s it was being opened or closed {holder}"
+                    f"{what}: for {self.timeout_s:g} s it was being opened or closed {holder}"
                 )
             time.sleep(sleep_s)
             sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)

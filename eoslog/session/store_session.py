@@ -127,7 +127,7 @@ class StoreSession:
         StoreInUseError where the session does not allow it, or another StoreError.
         """
         self._paths = paths
-        self._lock = lock
+        self.lock = lock
         self._mount = mount
         self._failure: StoreFailedError | None = None
         self._signed_s = 0.0
@@ -249,8 +249,8 @@ class StoreSession:
             return
         with named_os_errors(f"looking at {self._paths.session}"):
             # The same clock for both.
-            os.utime(self._lock.opening_path)
-            age_s = self._lock.opening_path.stat().st_mtime - self._paths.session.stat().st_mtime
+            os.utime(self.lock.opening_path)
+            age_s = self.lock.opening_path.stat().st_mtime - self._paths.session.stat().st_mtime
         if age_s < SIGN_OF_LIFE_S:
             raise StoreInUseError(
                 f"{self._paths.root} is open on another host: {found}; its last sign of life is "
@@ -275,7 +275,7 @@ class StoreSession:
             self._file = replace(self._file, unrecovered=names)
             self._file.write(self._paths.session)
             self.slots.settle_older()
-        self._lock.opened(share=self.may_be_shared)
+        self.lock.opened(share=self.may_be_shared)
 
     @property
     def may_be_shared(self) -> bool:
@@ -352,7 +352,7 @@ class StoreSession:
         Raises StoreInUseError if another one takes too long with opening or closing,
         StoreFailedError if the session's file is lost.
         """
-        last = self._lock.begin_closing()
+        last = self.lock.begin_closing()
         found = SessionFile.read(self._paths.session)
         if found is None or found.session != self.id.hex():
             # It has what others left unrecovered.
@@ -392,7 +392,7 @@ class StoreSession:
                     self._paths.session.unlink(missing_ok=True)
         finally:
             self.shared.close()
-            self._lock.release()
+            self.lock.release()
 
     def abandon(self) -> None:
         """Give everything up as the death of the process would."""

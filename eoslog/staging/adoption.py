@@ -433,7 +433,7 @@ def _fill(
     """Append a partition's files in order; return its first and last new offset, if any."""
     found: tuple[int, int] | None = None
     for one in files:
-        first_offset, appended = _adopt_file(one, held, checked)
+        first_offset, appended = adopt_file(one, held, checked)
         if appended:
             begin = first_offset if found is None else found[0]
             found = (begin, first_offset + appended - 1)
@@ -462,7 +462,7 @@ def is_file_adopted(one: JobFile, held: HeldPartitions) -> bool:
     return partition is None or _holds_all_of(partition, one)
 
 
-def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, int]:
+def adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, int]:
     """Append the batches of a file that its partition lacks; return first offset and count."""
     where = one.file.topic_partition
     partition = held.find(where)

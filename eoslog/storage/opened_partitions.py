@@ -146,14 +146,14 @@ class OpenedPartitions:
 
     def opened(self) -> list[UnifiedLog]:
         """The partitions that are open now, internal ones too."""
-        self._follow_topics()
+        self.follow_topics()
         with self._lock:
             return list(self._opened.values())
 
     def find(self, where: TopicPartition) -> UnifiedLog | None:
         """The partition of a user's topic, opened; None if there is no such topic or partition."""
         while True:
-            self._follow_topics()
+            self.follow_topics()
             partition = self._opened.get(where)
             if partition is not None:
                 return None if where.topic in INTERNAL_TOPICS else partition
@@ -243,7 +243,7 @@ class OpenedPartitions:
 
     def if_open(self, where: TopicPartition) -> UnifiedLog | None:
         """The partition if it is open, an internal one too."""
-        self._follow_topics()
+        self.follow_topics()
         return self._opened.get(where)
 
     def with_transactions(self, topic: str | None, partition: int | None) -> Iterator[UnifiedLog]:
@@ -347,12 +347,12 @@ class OpenedPartitions:
 
     def take_deleted(self) -> set[str]:
         """Return the topics that other processes have deleted since the last call."""
-        self._follow_topics()
+        self.follow_topics()
         with self._lock:
             deleted, self._deleted = self._deleted, set()
         return {name for name in deleted if self._registry.get(name) is None}
 
-    def _follow_topics(self) -> None:
+    def follow_topics(self) -> None:
         """Let go of the partitions that another process deleted, and take settings that it altered.
         Cheap where no topic changed.
         """
@@ -479,7 +479,7 @@ class OpenedPartitions:
     def _states_of_session(self) -> list[tuple[TopicPartition, ControlState]]:
         """Return the states of what any process opened in this session, and is not open here."""
         # What is open here of a topic that was deleted must not hide what is open of a new one.
-        self._follow_topics()
+        self.follow_topics()
         pages = partitions_with_pages(self._paths)
         states = [(one, self._state_of_session(one)) for one in pages if one not in self._opened]
         return [(one, state) for one, state in states if state is not None and not state.deleted]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_DELIMITER = ","
 QUOTE = '"'
 # A row group is made of a block: small ones let Spark split a file evenly. A row must fit a block.
-_BLOCK_BYTES = (1 << 20, 1 << 26, (1 << 31) - 1)
+BLOCK_BYTES = (1 << 20, 1 << 26, (1 << 31) - 1)
 _READ_BYTES = 1 << 20
 
 
@@ -71,14 +71,14 @@ def csv_as_parquet(
         # Arrow is lenient with these, and the strict reader slower.
         if _has_quotes_or_lone_returns(source, name):
             _check_rows(source, name, delimiter, multiline)
-        for block_bytes in _BLOCK_BYTES:
+        for block_bytes in BLOCK_BYTES:
             try:
                 _convert(source, name, target, header, columns, delimiter, multiline, block_bytes)
                 break
             except pa.ArrowInvalid as error:
                 _check_rows(source, name, delimiter, multiline)
                 # No row is broken: one is longer than a block.
-                if block_bytes == _BLOCK_BYTES[-1]:
+                if block_bytes == BLOCK_BYTES[-1]:
                     raise InputFileError(f"{name}: {error}") from error
     return columns
 

@@ -49,7 +49,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if find(options, "txnVersion") is not None:
             raise ValueError("option txnVersion is for batch writes: a stream counts its batches")
         check_options(options, SINK_OPTIONS, "streaming write")
-        self._sink = Sink.of(options, schema)
+        self.sink = Sink.of(options, schema)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> StreamMessage:
         """Stage all rows of its partition of the batch, in a task."""
@@ -60,12 +60,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidRequestError(
                 "Spark does not say which query, run and batch this task is of: nothing is written"
             )
-        if self._sink.reset_allowed:
+        if self.sink.reset_allowed:
             # The count may go back: files of a version that looks old must not be swept.
             run_id = f"{stream.run_id}-{stream.batch_id}"
         else:
             run_id = version_run_id(stream.batch_id, stream.query_id, stream.run_id)
-        return StreamMessage(self._sink.stage(iterator, self._app_id(stream), run_id), stream)
+        return StreamMessage(self.sink.stage(iterator, self._app_id(stream), run_id), stream)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """Decide, on the driver's host. On return the batch is in, as durable as the store says.
@@ -87,18 +87,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         source = VersionSource(
             stream.query_id,
             stream.run_id,
-            self._sink.place,
-            self._sink.reset_allowed,
-            self._sink.plan_of(batchId),
-            rows if self._sink.replays_checked else None,
+            self.sink.place,
+            self.sink.reset_allowed,
+            self.sink.plan_of(batchId),
+            rows if self.sink.replays_checked else None,
         )
-        with lent_store(self._sink.store, self._sink.durability) as log:
+        with lent_store(self.sink.store, self.sink.durability) as log:
             try:
                 log.commit_staged(
                     self._app_id(stream), batchId, staged, run_id=staged[0].run_id, source=source
                 )
             except StagedSourceError as error:
-                raise explained(error, reset_allowed=self._sink.reset_allowed) from error
+                raise explained(error, reset_allowed=self.sink.reset_allowed) from error
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """Give the batch's files up unless it is decided, on the driver's host after a failure.
@@ -108,8 +108,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         for message in messages:
             if isinstance(message, StreamMessage):
-                self._sink.give_up(message.staged.app_id, message.staged.run_id)
+                self.sink.give_up(message.staged.app_id, message.staged.run_id)
                 return
 
     def _app_id(self, stream: StreamBatch) -> str:
-        return self._sink.app_id or f"spark-{stream.query_id}"
+        return self.sink.app_id or f"spark-{stream.query_id}"

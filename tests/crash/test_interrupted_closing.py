@@ -67,6 +67,6 @@ def test_a_second_close_gives_up_what_an_interrupt_of_the_giving_up_left(tmp_pat
         with pytest.raises(KeyboardInterrupt):
             store.close()
     assert store.closed
-    assert parts_of(store).files.session._lock.held
+    assert parts_of(store).files.session.lock.held
     store.close()
     eoslog.open(path).close()

@@ -317,7 +317,7 @@ def test_a_job_that_is_half_there_and_not_held(path, monkeypatch):
         store.create_topic("orders", 3)
         run_id = store.begin_run(APP)
         messages = stage_job(path, run_id, range(60))
-        adopt, calls = staged_adoption._adopt_file, []
+        adopt, calls = staged_adoption.adopt_file, []
 
         def no_room_for_more(*arguments):
             calls.append(arguments)
@@ -325,7 +325,7 @@ def test_a_job_that_is_half_there_and_not_held(path, monkeypatch):
                 raise StoreFullError("no room")
             return adopt(*arguments)
 
-        monkeypatch.setattr(staged_adoption, "_adopt_file", no_room_for_more)
+        monkeypatch.setattr(staged_adoption, "adopt_file", no_room_for_more)
         with pytest.raises(StagedJobIncompleteError):
             store.commit_staged(APP, 1, messages, run_id)
         assert store.verify() == []
@@ -345,7 +345,7 @@ def test_a_file_of_a_decided_job_that_is_gone(path, monkeypatch):
         def no_room(*arguments):
             raise StoreFullError("no room")
 
-        monkeypatch.setattr(staged_adoption, "_adopt_file", no_room)
+        monkeypatch.setattr(staged_adoption, "adopt_file", no_room)
         with pytest.raises(StagedJobIncompleteError):
             store.commit_staged(APP, 1, messages, run_id)
         assert store.verify() == []

@@ -34,14 +34,14 @@ class Fork:
     """Work in a forked child. Both sides say and hear whatever can be pickled."""
 
     def __init__(self, work: Callable[[Fork], Any], seconds: int = SECONDS_MAX) -> None:
-        self._pipe, theirs = Pipe()
+        self.pipe, theirs = Pipe()
         self._seconds = seconds
         self.exit: int | None = None  # Below 0: a signal.
         self.said: list[Any] = []
         self.pid = os.fork()
         if self.pid == 0:
-            self._pipe.close()
-            self._pipe = theirs
+            self.pipe.close()
+            self.pipe = theirs
             self._work_and_exit(work)
         theirs.close()
 
@@ -53,32 +53,32 @@ class Fork:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(self._seconds)
-            self._pipe.send(("done", work(self)))
+            self.pipe.send(("done", work(self)))
             status = 0
         except BaseException:
-            self._pipe.send(("failed", traceback.format_exc()[-20_000:]))
+            self.pipe.send(("failed", traceback.format_exc()[-20_000:]))
         finally:
             os._exit(status)
 
     def say(self, what: Any = None) -> None:
-        self._pipe.send(("said", what))
+        self.pipe.send(("said", what))
 
     def wait(self) -> Any:
         """What it is told next; it ends where its parent has."""
         try:
-            return self._pipe.recv()
+            return self.pipe.recv()
         except EOFError:
             os._exit(3)
 
     def told(self, timeout_s: float = 0.0) -> bool:
         """Whether it is told something within that time, or its parent has ended."""
-        return self._pipe.poll(timeout_s)
+        return self.pipe.poll(timeout_s)
 
     # In the test.
 
     def hear(self) -> Any:
         """What it says next."""
-        kind, what = self._receive()
+        kind, what = self.receive()
         if kind == "done":
             raise ChildError(f"it ended, with {what!r}")
         self.said.append(what)
@@ -87,20 +87,20 @@ class Fork:
     def listen(self) -> list[Any]:
         """What it has said since the last time."""
         heard = len(self.said)
-        while self._pipe.poll():
+        while self.pipe.poll():
             self.hear()
         return self.said[heard:]
 
     def tell(self, what: Any = None) -> None:
         """Let it go on from its `wait()`."""
-        self._pipe.send(what)
+        self.pipe.send(what)
 
     def end(self) -> Any:
         """Wait for its end; what it returned."""
         while True:
-            kind, what = self._receive()
+            kind, what = self.receive()
             if kind == "done":
-                self._reap()
+                self.reap()
                 return what
             self.said.append(what)
 
@@ -119,14 +119,14 @@ class Fork:
         os.kill(self.pid, signal.SIGKILL)
         return self.died()
 
-    def _receive(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[str, Any]:
         try:
-            kind, what = self._pipe.recv()
+            kind, what = self.pipe.recv()
         except (EOFError, OSError):
             kind, what = "dead", None
         if kind in ("said", "done"):
             return kind, what
-        self._reap()
+        self.reap()
         if kind == "failed":
             raise ChildError(what)
         said = f"status {self.exit}"
@@ -136,10 +136,10 @@ class Fork:
             said += f": it took more than {self._seconds} s"
         raise ChildError(f"the process is dead: {said}")
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
         if self.exit is None:
             self.exit = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self._pipe.close()
+            self.pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +147,7 @@ class Fork:
     def __exit__(self, *_: object) -> None:
         if self.exit is None:
             os.kill(self.pid, signal.SIGKILL)
-            self._reap()
+            self.reap()
 
 
 def in_child(work: Callable[[], Any], *, seconds: int = SECONDS_MAX) -> Any:
@@ -164,16 +164,16 @@ def dies_in_child(work: Callable[[], Any]) -> bool:
 
 def all_said(children: list[Fork]) -> Iterator[Any]:
     """What any of them says, until all have ended. Raises ChildError."""
-    working = {child._pipe: child for child in children}
+    working = {child.pipe: child for child in children}
     while working:
         for pipe in connection.wait(list(working)):
             child = working[pipe]  # type: ignore[index]
-            kind, what = child._receive()
+            kind, what = child.receive()
             if kind == "said":
                 yield what
             else:
                 working.pop(pipe)  # type: ignore[call-overload]
-                child._reap()
+                child.reap()
 
 
 def as_nobody() -> None:

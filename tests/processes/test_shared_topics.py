@@ -195,7 +195,7 @@ def test_a_position_in_a_deleted_topic_is_none_in_one_made_under_its_name(tmp_pa
 
 def look_at_no_deletions(hand):
     """As if none of its threads had looked since."""
-    parts_of(hand.store).files.partitions._let_go_of_deleted = lambda: None
+    parts_of(hand.store).files.partitions.follow_topics = lambda: None
 
 
 def test_deleted_by_one_that_has_the_topic_of_that_name_before_it_open(tmp_path):

@@ -127,7 +127,7 @@ def test_a_session_of_spark_connect_is_left_alone():
 
 
 def test_a_nameless_write_in_its_foreach_batch_is_refused(monkeypatch, store_path):
-    main = SimpleNamespace(__spec__=SimpleNamespace(name=stream_context._CONNECT_WORKER))
+    main = SimpleNamespace(__spec__=SimpleNamespace(name=stream_context.CONNECT_WORKER))
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(partition_writer, "_stream_batch", lambda _: None)
     with pytest.raises(InvalidRequestError, match="needs a name"):

@@ -247,12 +247,12 @@ def test_what_the_csv_module_writes_is_read_alike(tmp_path_factory, data):
     writer.writerows([["a", "b", "c"][:width], *rows])
     source = folder / "a.csv"
     source.write_bytes(file.getvalue().encode())
-    blocks = csv_files._BLOCK_BYTES
-    csv_files._BLOCK_BYTES = (data.draw(st.integers(8, 64)), *blocks)
+    blocks = csv_files.BLOCK_BYTES
+    csv_files.BLOCK_BYTES = (data.draw(st.integers(8, 64)), *blocks)
     try:
         csv_as_parquet(source, "a.csv", folder / "a", delimiter=delimiter, multiline=True)
     finally:
-        csv_files._BLOCK_BYTES = blocks
+        csv_files.BLOCK_BYTES = blocks
     found = [list(row.values()) for row in parquet.read_table(folder / "a").to_pylist()]
     assert [[cell or "" for cell in row] for row in found] == rows
     if quoting == csv.QUOTE_ALL:

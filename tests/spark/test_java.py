@@ -107,7 +107,7 @@ def test_the_shim_passes_every_other_argument_on_as_it_is(no_java, tmp_path):
     printer.write_text('#!/bin/sh\nfor argument do echo "<$argument>"; done\n')
     printer.chmod(0o755)
     shim = tmp_path / "java"
-    shim.write_text(java._shim(Path(printer)))
+    shim.write_text(java.shim_script(Path(printer)))
     shim.chmod(0o755)
     arguments = ["-Xmx1g", VECTOR_MODULE, "-Da=b c", "", "$HOME", "*"]
     answer = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True)

@@ -20,12 +20,12 @@ WAIT_S = 120
 @pytest.fixture(autouse=True)
 def stores_of_their_own(monkeypatch, tmp_path):
     """What a test leaves open is closed, and no other test's stores are seen."""
-    made = open_stores._OpenStores()
+    made = open_stores.OpenStores()
     monkeypatch.setattr(open_stores, "_stores", made)
     # Not between two lines of a test, however long they take.
     monkeypatch.setattr(open_stores, "IDLE_S", 3600.0)
     yield
-    for lent in list(made._lent.values()):
+    for lent in list(made.lent.values()):
         lent.store.close()
 
 

@@ -518,7 +518,7 @@ def test_threads_of_foreach_batch_know_the_batch_if_they_inherit_it(
     ],
 )
 def test_a_checkpoints_place_is_what_spark_makes_of_it(store_path, location, place):
-    assert stream_writer(store_path, checkpointLocation=location)._sink.place == place
+    assert stream_writer(store_path, checkpointLocation=location).sink.place == place
 
 
 def test_foreach_batch_without_a_name_is_refused(spark, store_path, files, checkpoint):
@@ -547,7 +547,7 @@ def message_of(writer, batch_id=0, query_id="query", run_id=RUN, values=("0", "1
     """What a task of a batch would have said."""
     app_id = f"spark-{query_id}"
     name = version_run_id(batch_id, query_id, run_id)
-    staged = writer._sink.stage(iter([pa.record_batch({"value": list(values)})]), app_id, name)
+    staged = writer.sink.stage(iter([pa.record_batch({"value": list(values)})]), app_id, name)
     return StreamMessage(staged, StreamBatch(query_id, batch_id, run_id))
 
 

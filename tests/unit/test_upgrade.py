@@ -273,8 +273,8 @@ def after(owner: Any, name: str) -> tuple[Any, str, Callable[..., None]]:
 
 STEPS = {
     "U1": after(ProducerStateStore, "clear_states"),
-    "U2 aside": after(atomic_file, "_write_aside"),
-    "U2 renamed": after(atomic_file, "_put_in_place"),
+    "U2 aside": after(atomic_file, "write_aside"),
+    "U2 renamed": after(atomic_file, "put_in_place"),
     "U2": after(upgrade, "write_entries"),
     "U3": after(upgrade, "_remove"),
 }

@@ -176,7 +176,7 @@ def test_a_description_row_is_what_kafka_prints():
         prepared=False,
         owner=None,
     )
-    assert cli_transactions._description_row(described) == [
+    assert cli_transactions.description_row(described) == [
         *(0, "a", 5, 2, "Ongoing", 60_000, 1_000, 5_000, "t-x-3,u-0"),
     ]
 

@@ -88,7 +88,7 @@ def polled_last(store, consumer, ago_s):
     """Have the consumer's last poll be so long ago, for all that look at it."""
     member_id = consumer.group_metadata().member_id
     at_ns = time.monotonic_ns() - int(ago_s * 1e9)
-    os.utime(heartbeats(store)._path_of(member_id), ns=(at_ns, at_ns))
+    os.utime(heartbeats(store).path_of(member_id), ns=(at_ns, at_ns))
 
 
 def heartbeats(store):

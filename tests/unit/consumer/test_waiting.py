@@ -183,7 +183,7 @@ def timer():
 
 def test_a_producer_is_called_once_when_its_time_has_come(timer):
     producer, began_s = Lingerer(), time.monotonic()
-    with timer._lock:  # The first time cannot come before the second is asked for.
+    with timer.lock:  # The first time cannot come before the second is asked for.
         timer.add(producer, 0.1)
         timer.add(producer, 0.0)
     eventually(lambda: producer.calls_s)
@@ -208,7 +208,7 @@ def test_who_says_again_is_called_again(timer):
 
 def test_who_was_removed_or_waits_at_a_stop_is_not_called(timer):
     removed, other, stopped = Lingerer(), Lingerer(), Lingerer()
-    with timer._lock:  # Its time does not come in between.
+    with timer.lock:  # Its time does not come in between.
         timer.add(removed, 0.05)
         timer.remove(removed)
     timer.add(other, 0.1)

@@ -377,16 +377,17 @@ def test_a_sign_of_life_is_given_again_and_again(paths, monkeypatch):
     session = enter(paths)
     session.opened([])
     session.look()
-    monkeypatch.setattr(session, "_signed_s", session._signed_s - 6)
+    monkeypatch.setattr(store_session, "SIGN_OF_LIFE_EVERY_S", 0.0)
     os.utime(paths.session, (0, 0))
     session.look()
     assert time.time() - paths.session.stat().st_mtime < 30
+    monkeypatch.setattr(store_session, "SIGN_OF_LIFE_EVERY_S", 3600.0)
     os.utime(paths.session, (0, 0))
     session.look()
     assert paths.session.stat().st_mtime == 0
     # Taken over, though its own files look as they did.
     SessionFile("ab", 1, "far", "b", "n", 2, "commit", {}).write(paths.session)
-    monkeypatch.setattr(session, "_signed_s", session._signed_s - 6)
+    monkeypatch.setattr(store_session, "SIGN_OF_LIFE_EVERY_S", 0.0)
     for _ in range(2):
         with pytest.raises(StoreFailedError, match="was taken over, by process 1 on far"):
             session.look()

@@ -33,7 +33,7 @@ def shared(tmp_path):
 def synced(monkeypatch) -> list[str]:
     """The names of what the atomic files sync, in order; "." is the directory."""
     names: list[str] = []
-    write_aside, sync_directory = atomic_file._write_aside, atomic_file.sync_directory
+    write_aside, sync_directory = atomic_file.write_aside, atomic_file.sync_directory
 
     def write(path: Path, content: bytes, *, sync: bool) -> None:
         if sync:
@@ -44,7 +44,7 @@ def synced(monkeypatch) -> list[str]:
         names.append(".")
         sync_directory(path)
 
-    monkeypatch.setattr(atomic_file, "_write_aside", write)
+    monkeypatch.setattr(atomic_file, "write_aside", write)
     monkeypatch.setattr(atomic_file, "sync_directory", sync_names)
     return names
 
@@ -105,7 +105,7 @@ def test_what_was_removed_meanwhile_is_written_again(tmp_path, shared, sync):
 
 
 @pytest.mark.parametrize("sync", [True, False])
-@pytest.mark.parametrize("step", ["_write_aside", "_put_in_place"])
+@pytest.mark.parametrize("step", ["write_aside", "put_in_place"])
 def test_what_could_not_be_written_is_written_the_next_time(
     tmp_path, shared, monkeypatch, step, sync
 ):
@@ -122,7 +122,7 @@ def test_what_could_not_be_written_is_written_the_next_time(
         patched.setattr(atomic_file, step, fail)
         with pytest.raises(StoreFullError):
             checkpoints.write({T0: LastOffsets(20, 2, 22, 20)}, sync=sync)
-    kept = step == "_write_aside"
+    kept = step == "write_aside"
     assert checkpoints.recovery_point(T0) == (10 if kept else 20)
     assert read_checkpoint(tmp_path / HIGH_WATERMARK) == {T0: 12}
     checkpoints.write({T0: LastOffsets(20, 2, 22, 20)}, sync=sync)

@@ -12,8 +12,15 @@ from harness.fork import Fork, in_child
 
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.errors import ForkedProcessError
+from eoslog.fs.file_lock import UpgradableLock
 from eoslog.fs.identity_files import new_id
-from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.storage.lmdb_environment import LOCK_SUFFIX
+from eoslog.storage.producer_state_store import (
+    DIRECTORY_NAME,
+    ProducerStateStore,
+    RowsHead,
+    StateStoreDamagedError,
+)
 
 TOPIC = new_id()
 
@@ -367,8 +374,8 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
     write(rows, [1], 5)
     with Fork(Fork.wait):
         rows.close()
-        alone = ProducerStateStore(tmp_path, shared=True)
-        assert alone.environment._use.try_alone()
+        alone = UpgradableLock(tmp_path / f"{DIRECTORY_NAME}{LOCK_SUFFIX}")
+        assert alone.try_alone()
         alone.close()
 
 

@@ -75,7 +75,7 @@ def test_a_rename_that_a_power_cut_left_half_done_is_not_written_through(tmp_pat
     assert path.read_bytes() == b"old"
     aside.unlink()
     aside.hardlink_to(path)
-    monkeypatch.setattr("eoslog.fs.atomic_file._put_in_place", lambda _: None)
+    monkeypatch.setattr("eoslog.fs.atomic_file.put_in_place", lambda _: None)
     write_atomically(path, b"new")
     assert (path.read_bytes(), aside.read_bytes()) == (b"old", b"new")
 

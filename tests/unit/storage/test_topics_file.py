@@ -217,7 +217,7 @@ CHANGES = {
 CALLS = (
     (atomic_file.os, "write"),
     (atomic_file.os, "fsync"),
-    (atomic_file, "_put_in_place"),
+    (atomic_file, "put_in_place"),
     (atomic_file, "sync_directory"),
     (SharedPage, "raise_counter"),
     (atomic_file.os, "posix_fallocate"),
@@ -292,7 +292,7 @@ def test_a_writer_that_dies_at_any_step_leaves_the_topics_before_or_after(
     "death",
     [
         "os.fsync = lambda fd: die()",
-        "atomic_file._put_in_place = lambda path: die()",
+        "atomic_file.put_in_place = lambda path: die()",
         "atomic_file.sync_directory = lambda path: die()",
         "os.posix_fallocate = lambda *given: die()",
     ],
@@ -405,7 +405,7 @@ def test_no_other_process_sees_a_topic_before_its_sync(
     assert names(reader) == names_in(tmp_path) == [*"abc"]
 
 
-@pytest.mark.parametrize("call", ["_put_in_place", "sync_directory"])
+@pytest.mark.parametrize("call", ["put_in_place", "sync_directory"])
 def test_an_interrupted_change_is_synced_and_announced_by_the_next_look(
     monkeypatch, registry, tmp_path, shared, call
 ):

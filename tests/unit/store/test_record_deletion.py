@@ -222,7 +222,7 @@ def test_where_the_start_cannot_be_written_down_nothing_is_deleted(store, open_s
         raise StoreFailedError("no sync")
 
     with monkeypatch.context() as patched:
-        patched.setattr(atomic_file, "_put_in_place", lambda *_: fail(_))
+        patched.setattr(atomic_file, "put_in_place", lambda *_: fail(_))
         with pytest.raises(StoreFailedError):
             store.delete_records({T0: START})
     assert_begins_at(store, 0)

@@ -369,7 +369,7 @@ def test_a_stopped_process_that_closes_is_named(store, other, monkeypatch):
     other.run("store = open_it()")
     other.run("parts_of(store).files.session.begin_leaving()")
     other.signal(signal.SIGSTOP)
-    monkeypatch.setattr(parts_of(store).files.session._lock, "_timeout_s", 0.1)
+    monkeypatch.setattr(parts_of(store).files.session.lock, "timeout_s", 0.1)
     # It is left to the other to be the last, and the close is none the worse.
     store.close()
     other.signal(signal.SIGCONT)
