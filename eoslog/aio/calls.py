@@ -71,10 +71,19 @@ class Calls:
         self._process_id = os.getpid()
         self._stopped = False
 
-    def check(self) -> None:
-        """Raise LogClosedError after `stop`, ForkedProcessError in a child: it has no threads."""
-        if os.getpid() != self._process_id:
+    @property
+    def is_forked(self) -> bool:
+        """True in a forked child: the threads are the parent's."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        """Raise ForkedProcessError in a forked child."""
+        if self.is_forked:
             raise ForkedProcessError("the store was opened before a fork: open it in the child")
+
+    def check(self) -> None:
+        """Raise LogClosedError after `stop`, ForkedProcessError in a forked child."""
+        self.check_process()
         if self._stopped:
             raise LogClosedError("the store is closed")
 
@@ -138,7 +147,7 @@ class Calls:
     def stop(self) -> None:
         """Take no more calls; return when those taken before have ended."""
         self._stopped = True
-        if os.getpid() == self._process_id:
+        if not self.is_forked:
             self._pool.shutdown()
 
 

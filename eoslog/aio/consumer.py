@@ -188,10 +188,13 @@ class AsyncConsumer(ClosedByBlock):
         return self._consumer.closed
 
     async def close(self) -> None:
-        """Close the consumer; a poll that waits ends. A second call does nothing.
+        """Close the consumer; a poll that waits ends. A second call does nothing, and so does one
+        in a forked child.
 
         A task that is cancelled waits for the end.
         """
+        if self._calls.is_forked:
+            return
         ended = await until_over(self._calls.submit(self._consumer.close), surely=True)
         self._waiter.wake(self)
         ended.value()

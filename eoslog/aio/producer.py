@@ -211,12 +211,15 @@ class AsyncProducer(ClosedByBlock):
     next_sequence = awaited(Producer.next_sequence)
 
     async def close(self) -> None:
-        """Flush, or abort the open transaction, then take nothing more. A second call does nothing.
+        """Flush, or abort the open transaction, then take nothing more. A second call does nothing,
+        and so does one in a forked child.
 
         Raises what `flush` raises; the producer is closed all the same. A task that is cancelled
         waits for the end; the next call then raises what this one would have raised.
         """
         self._closed = True
+        if self._rounds.is_forked:
+            return
         if not self._is_over:
             (await self._end(self._close, surely=True)).value()
         self._check_failure()

@@ -149,6 +149,11 @@ class Rounds:
         is_over = self._under_way is None or self._under_way.is_over()
         return is_over and not self._gathered.steps
 
+    @property
+    def is_forked(self) -> bool:
+        """True in a forked child: what is gathered is the parent's."""
+        return self._calls.is_forked
+
     def is_full(self) -> bool:
         """Return True if a task must wait before it adds a record."""
         return self._gathered.is_full()
@@ -222,8 +227,10 @@ class Rounds:
         """Make a call after all that was asked for before; return how it ended, also to a cancelled
         task.
 
-        Raises CancelledError only if the call was not begun; with `surely` it always begins.
+        Raises CancelledError only if the call was not begun; with `surely` it always begins. Raises
+        ForkedProcessError in a forked child: no thread would end what is under way.
         """
+        self._calls.check_process()
         call: Future[T] = Future()
         self._gathered.steps.append((call, work))
         self._gathered.open.clear()

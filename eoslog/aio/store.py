@@ -190,9 +190,10 @@ class AsyncStore(ClosedByBlock):
     async def close(self) -> None:
         """Close the producers and consumers made here, and the store if it was opened here.
 
-        A second call does nothing. The first error is raised; all is closed all the same.
+        A second call does nothing, and so does one in a forked child. The first error is raised;
+        all is closed all the same.
         """
-        if self._closed:
+        if self._closed or self._calls.is_forked:
             return
         self._closed = True
         stopping: Future[None] = Future()

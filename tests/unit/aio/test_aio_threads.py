@@ -1,5 +1,6 @@
 """The thread pool of an event loop's calls: its limits and its end."""
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -9,9 +10,14 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
+from async_stores import Gate
+from harness.fork import Fork
+from stores import values_of
 
+import eoslog.aio
+from eoslog import TopicPartition
 from eoslog.aio.calls import Calls, make_call
-from eoslog.errors import LogClosedError, OutOfMemoryError
+from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
 WAIT_S = 30
 
@@ -150,3 +156,38 @@ def test_without_any_thread_the_call_is_never_made(monkeypatch):
 
 def fails_to_start(thread):
     raise RuntimeError("can't start new thread")
+
+
+def test_closing_in_a_forked_child_does_nothing(tmp_path):
+    gate = Gate(lambda _: None)
+
+    async def use(store):
+        consumer = await store.consumer()
+        await consumer.assign([TopicPartition("t", 0)])
+        assert await consumer.poll(timeout=0.01) == []  # It waits for the store's thread.
+        producer = await store.producer()
+        await producer.send_and_wait("t", b"v")
+        return consumer, producer
+
+    with eoslog.open(tmp_path / "s", create=True) as store:
+        store.create_topic("t")
+        loops = eoslog.aio.wrap(store)
+        loop = asyncio.new_event_loop()
+        consumer, producer = loop.run_until_complete(use(loops))
+        under_way = loop.create_task(producer._call(gate, None))
+        loop.run_until_complete(gate.until_begun())
+
+        async def close_all():
+            with pytest.raises(ForkedProcessError):
+                await producer.flush()
+            await producer.close()
+            await consumer.close()
+            await loops.close()
+
+        child = Fork(lambda _: loop.run_until_complete(close_all()), seconds=30)
+        child.end()  # First: both sides of a fork have one selector.
+        gate.go_on.set()
+        loop.run_until_complete(under_way)
+        loop.run_until_complete(loops.close())
+        loop.close()
+        assert values_of(store, "t") == [b"v"]
