@@ -187,7 +187,7 @@ class NamedProducers:
         with self._state_log.held(NAMED_PRODUCER, name):
             older = self._read(name)
             if older is not None:
-                identity = self._succeed(older)
+                identity = self.succeed(older)
             else:
                 producer_id = self._producer_ids.take()
                 identity = NamedIdentity(name, producer_id, 0, process=self._slots.own)
@@ -226,7 +226,7 @@ class NamedProducers:
             raise
         return position, epoch
 
-    def _succeed(self, older: NamedIdentity) -> NamedIdentity:
+    def succeed(self, older: NamedIdentity) -> NamedIdentity:
         """The next identity: with a higher epoch than any that the partitions have seen."""
         positions: dict[TopicPartition, int] = {}
         epoch = older.epoch

@@ -517,7 +517,7 @@ def test_the_fenced_producer_says_which_process_has_its_name(store, crew):
 
 
 NAME_KILLS = [
-    Kill(NamedProducers, "_succeed", 1, "before"),
+    Kill(NamedProducers, "succeed", 1, "before"),
     Kill(CompactedLog, "append", 1, "before"),
     Kill(CompactedLog, "append", 1, "after"),
     Kill(NamedProducers, "adopt", 1, "after"),

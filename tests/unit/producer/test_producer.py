@@ -600,7 +600,7 @@ def test_a_closed_producer_takes_nothing(store):
 
 def closed_by_two(producer, monkeypatch):
     """What a close raises, and one that another thread begins as the first one appends."""
-    append = producer._append_gathered
+    append = UnifiedLog.append_accumulated
     begun = threading.Event()
     raised = [None, None]
 
@@ -613,14 +613,14 @@ def closed_by_two(producer, monkeypatch):
 
     other = threading.Thread(target=close, args=(1,))
 
-    def overtaken():
-        monkeypatch.setattr(producer, "_append_gathered", append)
+    def overtaken(*arguments):
+        monkeypatch.setattr(UnifiedLog, "append_accumulated", append)
         other.start()
         begun.wait()
         time.sleep(0.05)  # It waits for this one now, or comes when all is over.
-        return append()
+        return append(*arguments)
 
-    monkeypatch.setattr(producer, "_append_gathered", overtaken)
+    monkeypatch.setattr(UnifiedLog, "append_accumulated", overtaken)
     close(0)
     other.join()
     return raised

@@ -213,37 +213,34 @@ CHANGES = {
     "marked": lambda registry: registry.mark_deleting("old"),
     "removed": lambda registry: registry.remove("old"),
 }
+
+
+class DyingPage:
+    """A shared page that the process may not live to raise a counter of, or to go on after."""
+
+    def __init__(self, page):
+        self._page = page
+
+    def raise_counter(self, number):
+        return self._page.raise_counter(number)
+
+    def __getattr__(self, name):
+        return getattr(self._page, name)
+
+
 # What the steps of a change call, in their order; the last one reserves room for the next change.
 CALLS = (
     (atomic_file.os, "write"),
     (atomic_file.os, "fsync"),
     (atomic_file, "put_in_place"),
     (atomic_file, "sync_directory"),
-    (SharedPage, "raise_counter"),
+    (DyingPage, "raise_counter"),
     (atomic_file.os, "posix_fallocate"),
 )
 
 
-class DyingPage:
-    """A shared page that the process does not live to raise a counter of, or to go on after."""
-
-    def __init__(self, page, *, after):
-        self._page, self._after = page, after
-
-    def raise_counter(self, number):
-        if self._after:
-            self._page.raise_counter(number)
-        raise Crash
-
-    def __getattr__(self, name):
-        return getattr(self._page, name)
-
-
-def die_at(patch, writer, call, *, after):
+def die_at(patch, call, *, after):
     owner, name = call
-    if owner is SharedPage:
-        patch.setattr(writer, "_shared", DyingPage(writer._shared, after=after))
-        return
     done = getattr(owner, name)
 
     def last(*given, **named):
@@ -262,12 +259,12 @@ def die_at(patch, writer, call, *, after):
 def test_a_writer_that_dies_at_any_step_leaves_the_topics_before_or_after(
     monkeypatch, tmp_path, shared, change, call, after
 ):
-    writer = TopicRegistry.load(tmp_path, tmp_path, shared)
+    writer = TopicRegistry.load(tmp_path, tmp_path, DyingPage(shared))
     writer.add(topic("old"))
     reader = TopicRegistry.load(tmp_path, tmp_path, shared)
     before = read_entries(tmp_path)
     with monkeypatch.context() as patch:
-        die_at(patch, writer, call, after=after)
+        die_at(patch, call, after=after)
         with pytest.raises(Crash):
             CHANGES[change](writer)
     done = CALLS.index(call) + after > 2

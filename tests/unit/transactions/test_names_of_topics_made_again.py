@@ -76,7 +76,7 @@ def test_while_the_producer_is_made(topic, monkeypatch, moment):
 
 def test_while_the_name_is_opened(topic, monkeypatch):
     """The deletion waits for it, or it for the deletion."""
-    succeed = NamedProducers._succeed
+    succeed = NamedProducers.succeed
     threads = []
 
     def beside(names, older):
@@ -87,7 +87,7 @@ def test_while_the_name_is_opened(topic, monkeypatch):
         time.sleep(0.05)
         return newer
 
-    monkeypatch.setattr(NamedProducers, "_succeed", beside)
+    monkeypatch.setattr(NamedProducers, "succeed", beside)
     producer = topic.producer(name="n")
     threads[0].join()
     goes_on_from_zero(topic, producer)

@@ -1286,17 +1286,18 @@ def test_o08_a_hanging_transaction_is_aborted_by_its_offset(at):
 def test_a_transaction_that_ended_meanwhile_is_not_taken_for_the_next(at, monkeypatch, forgotten):
     """Its producer's next one has the same id, and goes on."""
     first = at.begun("a-0")
-    admin = parts_of(at.store).files.transaction_admin
-    id_that_ends = admin._id_that_ends
+    entries = parts_of(at.store).files.transactions.entries
+    undecided = entries.undecided
     following = []
 
-    def ended_meanwhile(where, producer_id):
-        found = id_that_ends(where, producer_id)
+    def ended_meanwhile():
+        monkeypatch.undo()
+        found = undecided()
         at.end(first)
         following.append(at.begun("a-0"))
-        return None if forgotten else found
+        return [] if forgotten else found
 
-    monkeypatch.setattr(admin, "_id_that_ends", ended_meanwhile)
+    monkeypatch.setattr(entries, "undecided", ended_meanwhile)
     with pytest.raises(InvalidTxnStateError, match="since offset 0 has ended"):
         at.store.abort_transaction(topic="a", partition=0, start_offset=0)
     at.end(following[0])
