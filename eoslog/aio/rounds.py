@@ -334,6 +334,8 @@ class Rounds:
             return []
         left, self._gathered = self._gathered, Round()
         self._make(left)
+        if not self.failures:
+            self._unfinished.discard(self)  # Else the store's close raises them.
         return list(self.failures)
 
     def _append(self, batch: Batch, broken: dict[TopicPartition, BaseException]) -> None:

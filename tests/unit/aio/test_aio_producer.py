@@ -1,10 +1,12 @@
 """An asynchronous producer: what is sent together is appended together, and each record is told."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
 from async_stores import Gate, count_calls, fail_once, gated, run_with_store, steps
+from harness.waiting import eventually
 from stores import values_of
 
 import eoslog.aio
@@ -466,6 +468,11 @@ def test_headers_of_any_form_count_in_the_size_of_a_batch(tmp_path):
     run_with_store(tmp_path / "s", body)
 
 
+def rounds_there():
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is rounds.Rounds]
+
+
 def test_what_was_sent_is_appended_also_if_the_loop_is_closed_then(tmp_path, monkeypatch):
     gate = Gate(ProducerInternals.append_batch)
     monkeypatch.setattr(ProducerInternals, "append_batch", lambda *given: gate(*given))
@@ -481,6 +488,7 @@ def test_what_was_sent_is_appended_also_if_the_loop_is_closed_then(tmp_path, mon
         loops = eoslog.aio.wrap(store)
         asyncio.run(begin(loops))
         gate.go_on.set()
+        eventually(lambda: not rounds_there(), "the store keeps what is over")
         asyncio.run(loops.close())  # Returns once its threads have ended.
         assert values_of(store, "t") == [b"first", b"second"]
 
