@@ -32,11 +32,12 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.log import GroupLog, GroupPartition, GroupRecord
 from eoslog.groups.offsets import commit_staged_offsets, empty_group
 from eoslog.storage import topic_registry
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, parse_entries
 from eoslog.storage.topics_file import FILE_NAME, VERSION, Entry, TopicsFile, write_entries
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.transactions.state_index import StateIndex
 
 LOG_NAME = "topics.log"
 _CHECKSUM_BYTES = 8
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 # The topics, and LMDB's index of `__transaction_state`.
 
 
-def upgrade_topics(state_path: Path, index: ProducerStateStore) -> None:
+def upgrade_topics(state_path: Path, index: StateIndex) -> None:
     """Have the topics in a file of this version, and no index that an older version wrote.
 
     Raises CorruptRecordError if the older file is not what was written, StoreVersionError if a
@@ -62,7 +63,7 @@ def upgrade_topics(state_path: Path, index: ProducerStateStore) -> None:
     if not is_current:
         entries = _older_entries(state_path)
         with suppress(StateStoreDamagedError):  # It was re-created, and is empty.
-            index.clear_states()
+            index.clear()
         if entries is not None:
             write_entries(state_path, entries)
         else:

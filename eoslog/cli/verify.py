@@ -23,7 +23,7 @@ from eoslog.errors import (
 from eoslog.inspect.store_copy import as_if_in, copied_store
 from eoslog.inspect.store_repair import Change, Loss, Refusal, StoreRepair
 from eoslog.storage.damage import UNREADABLE, problem_of
-from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.store import abandon, engine_of, parts_of, verify_counting
 

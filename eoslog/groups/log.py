@@ -39,9 +39,10 @@ from eoslog.groups.records import (
     encode_value,
 )
 from eoslog.storage.damage import UNREADABLE
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.transactions.state_index import write_live_bytes
 from eoslog.transactions.state_key import state_partition_of
 
 # In the page that processes share: the lock of partition 0's groups; that of the others follow it.
@@ -208,7 +209,7 @@ class GroupLog:
         partition.flush()
         # The batches of transactions' producers go with the segments.
         partition.producer_state.save_copies()
-        self.index.rows.write_live_bytes(partition.topic_partition, live_bytes)
+        write_live_bytes(self.index.environment, partition.topic_partition, live_bytes)
         return upper_bound
 
     def _settled_below(self, groups: GroupPartition, upper_bound: int) -> int:
@@ -325,7 +326,7 @@ class GroupLog:
         try:
             kept = self.index.read(number)
         except (StateStoreDamagedError, CorruptRecordError):
-            self.index.rows.delete_group_rows(number)
+            self.index.delete(number)
             groups.kept_generation = self.index.generation
             kept = None
         offset = groups.partition.log_start_offset

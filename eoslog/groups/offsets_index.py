@@ -12,8 +12,11 @@ nothing to add.
 import hashlib
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import starmap
 from typing import NamedTuple
 
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.groups.offsets_state import Row, RowKey, WrittenMembers, WrittenOffset
 from eoslog.groups.records import (
     MembersKey,
@@ -24,11 +27,16 @@ from eoslog.groups.records import (
     encode_key,
     encode_value,
 )
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.lmdb_environment import LmdbEnvironment, StateStoreDamagedError
+from eoslog.storage.tables import GROUP_OFFSETS, Tables
+from eoslog.storage.unified_log import UnifiedLog
 
+_PARTITION = struct.Struct(">i")  # Of each key; the one without more is the head's.
+_HEAD = struct.Struct(">q")
 _ROW_KEY = struct.Struct(">q16s")  # Producer id, digest of the record's key.
 _ROW = struct.Struct(">qi")  # Offset of the record, size of its key.
 _DIGEST_BYTES = 16
+_NO_HEAD = -1
 
 
 class KeptOffsets(NamedTuple):
@@ -41,18 +49,26 @@ class KeptOffsets(NamedTuple):
 class GroupOffsetsIndex:
     """The rows of all partitions, in the LMDB environment of a store."""
 
-    def __init__(self, rows: ProducerStateStore) -> None:
-        self.rows = rows
+    def __init__(self, environment: LmdbEnvironment) -> None:
+        self.environment = environment
 
     @property
     def generation(self) -> int:
         """Number that rises when all rows were lost."""
-        return self.rows.generation
+        return self.environment.generation
 
     def read(self, partition: int) -> KeptOffsets | None:
         """Read the state of a partition; None if there is none. Raises StateStoreDamagedError."""
-        kept = self.rows.read_group_rows(partition, _decoded_row)
-        return None if kept is None else KeptOffsets(*kept)
+        prefix = _PARTITION.pack(partition)
+
+        def read(tables: Tables) -> KeptOffsets | None:
+            offset = _head(tables, prefix)
+            if offset == _NO_HEAD:
+                return None
+            rows = tables.items(GROUP_OFFSETS, prefix, prefix)[1:]
+            return KeptOffsets(offset, [_decoded_row(key[len(prefix) :], row) for key, row in rows])
+
+        return self.environment.read(read)
 
     def write(
         self,
@@ -62,9 +78,57 @@ class GroupOffsetsIndex:
         generation: int,
         since: int | None,
     ) -> bool:
-        """Write changed rows (None: the row is gone); see `write_group_rows`."""
-        encoded = [_encoded_row(row, written) for row, written in changes]
-        return self.rows.write_group_rows(partition, offset, encoded, generation, since)
+        """Put changed rows in (None: it is gone) and say that all are true at `offset`; durable.
+
+        The changes are those since `since`; None: they are all that there is. False if rows were
+        lost since: nothing is written then, and all of them are wanted. Raises StoreFullError, or
+        StateStoreDamagedError if this is another generation by now; nothing changed then.
+        """
+        prefix = _PARTITION.pack(partition)
+        encoded = [(prefix + key, row) for key, row in starmap(_encoded_row, changes)]
+
+        def write(tables: Tables) -> bool:
+            if generation != self.generation:
+                raise StateStoreDamagedError(
+                    f"{self.environment.path} was re-created during the write"
+                )
+            head = _head(tables, prefix)
+            if head > offset:
+                return True  # Another process knows more, all of this among it.
+            if since is None:
+                _delete_rows(tables, prefix)
+            elif head < since:
+                return False
+            tables.change(GROUP_OFFSETS, encoded)
+            tables.put(GROUP_OFFSETS, prefix, _HEAD.pack(offset))
+            return True
+
+        return self.environment.write(write)
+
+    def delete(self, partition: int) -> None:
+        """Drop all rows of a partition; durable."""
+        self.environment.write(lambda tables: _delete_rows(tables, _PARTITION.pack(partition)))
+
+    def delete_untrue(self, partition: UnifiedLog) -> None:
+        """Drop all rows of a partition that was just opened if they know more than its log holds;
+        durable.
+        """
+        if partition.topic == CONSUMER_OFFSETS_TOPIC:
+            prefix = _PARTITION.pack(partition.partition)
+            with suppress(StateStoreDamagedError):  # They are gone then, with everything else.
+                head = self.environment.read(lambda tables: _head(tables, prefix))
+                if head > partition.log_end_offset:
+                    self.delete(partition.partition)
+
+
+def _head(tables: Tables, prefix: bytes) -> int:
+    value = tables.get(GROUP_OFFSETS, prefix)
+    return _NO_HEAD if value is None else int(_HEAD.unpack(value)[0])
+
+
+def _delete_rows(tables: Tables, prefix: bytes) -> None:
+    for key in tables.keys(GROUP_OFFSETS, prefix):
+        tables.delete(GROUP_OFFSETS, key)
 
 
 def _encoded_row(

@@ -40,7 +40,7 @@ from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.damage import Problem, is_damage, lost_end
 from eoslog.storage.journal_replay import journal_files, replay_journals
 from eoslog.storage.legal_holes import has_control_page
-from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import partition_directories
 from eoslog.upgrade import read_topics
 

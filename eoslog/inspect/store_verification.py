@@ -29,11 +29,12 @@ from eoslog.inspect.transaction_log_verification import TransactionLogVerificati
 from eoslog.inspect.transaction_verification import OLDER, TORN, FollowedTransactions, missing_ends
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.storage.lmdb_environment import LmdbEnvironment, StateStoreDamagedError
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import lost_by_pages
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.transactions.state_index import StateIndex
 
 Progress = Callable[[int, int, TopicPartition], None]
 Checkpoints = dict[str, dict[TopicPartition, int]]
@@ -47,7 +48,7 @@ class StoreVerification:
     paths: StorePaths
     partitions: OpenedPartitions
     registry: TopicRegistry
-    rows: ProducerStateStore
+    lmdb: LmdbEnvironment
     # Partitions of internal topics that were gone, and were re-created.
     recreated: Mapping[TopicPartition, int]
     # Deleted topics whose files are not all gone, and why.
@@ -75,7 +76,9 @@ class StoreVerification:
         for name, error in self.unremoved.items():
             reason = f"topic {name} was deleted, and not all of it removed: {error}"
             found.append(problem(self.paths.root, reason))
-        self._transaction_log = TransactionLogVerification(self.paths, self.partitions, self.rows)
+        self._transaction_log = TransactionLogVerification(
+            self.paths, self.partitions, StateIndex(self.lmdb)
+        )
         found += self._transaction_log.problems()
         self._jobs_reached = self._transaction_log.jobs_reached()
         targets = [
@@ -127,7 +130,7 @@ class StoreVerification:
         ahead = followed.ahead(partition.open_transactions(), self._transaction_log.read_on)
         found += [problem(partition.path, reason) for reason in ahead]
         if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
-            found += _verify_groups(partition, GroupOffsetsIndex(self.rows))
+            found += _verify_groups(partition, GroupOffsetsIndex(self.lmdb))
         if where in self.recreated:
             return found
         self._followed.setdefault(topic.name, []).append(followed)
@@ -200,9 +203,9 @@ def _verify_groups(partition: UnifiedLog, index: GroupOffsetsIndex) -> list[Prob
     except StateStoreDamagedError:
         kept = None  # It was re-created.
     except CorruptRecordError as error:
-        return [problem(index.rows.path, f"a row of a group cannot be read: {error}")]
+        return [problem(index.environment.path, f"a row of a group cannot be read: {error}")]
     try:
-        return _differences(partition, kept, index.rows.path)
+        return _differences(partition, kept, index.environment.path)
     except UNREADABLE as error:
         return [problem_of(error)]
     except OffsetOutOfRangeError:

@@ -19,11 +19,12 @@ from eoslog.inspect.durable_bounds import decided_job, job_parts
 from eoslog.inspect.transaction_verification import DecidedTransactions
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_partition import records_from
 from eoslog.transactions.named_producers import NamedIdentity
+from eoslog.transactions.state_index import StateIndex
 from eoslog.transactions.state_key import (
     APPLICATION,
     NAMED_PRODUCER,
@@ -50,9 +51,7 @@ class _Newest(NamedTuple):
 class TransactionLogVerification:
     """Check of all partitions of the log. `decided` is what their records say of transactions."""
 
-    def __init__(
-        self, paths: StorePaths, partitions: OpenedPartitions, index: ProducerStateStore
-    ) -> None:
+    def __init__(self, paths: StorePaths, partitions: OpenedPartitions, index: StateIndex) -> None:
         self._paths = paths
         self._partitions = partitions
         self._index = index
@@ -108,7 +107,7 @@ class _PartitionCheck:
     def __init__(
         self,
         partition: UnifiedLog,
-        index: ProducerStateStore,
+        index: StateIndex,
         decided: DecidedTransactions,
         staging: Path,
         *,
@@ -155,7 +154,9 @@ class _PartitionCheck:
 
     def _note_index(self, reason: str) -> None:
         where = self._partition.topic_partition
-        self._problems.append(problem(self._index.path, f"the index of {where}: {reason}"))
+        self._problems.append(
+            problem(self._index.environment.path, f"the index of {where}: {reason}")
+        )
 
     # The records.
 

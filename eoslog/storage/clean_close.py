@@ -31,7 +31,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import read_if_there, sync_directory, write_atomically
 from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.storage.lmdb_environment import DATA_FILE_NAME, mark_damaged
+from eoslog.storage.lmdb_environment import DATA_FILE_NAME, LmdbEnvironment, mark_damaged
+from eoslog.storage.tables import SESSION
 
 # Opening is not to take longer the more a store holds: of a larger file nothing is noted.
 FILE_BYTES_MAX = 64 << 20
@@ -113,6 +114,7 @@ MARKER_VERSION = 0
 UNRECOVERED_VERSION = 1
 _SESSION_KEY = "eoslog.session"
 _SUMS_KEY = "eoslog.sums"
+_LMDB_KEY = b"clean-close"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,17 @@ def forget_last_stop(marker: Path, unrecovered: Path) -> None:
 def new_session() -> str:
     """The mark of a clean close."""
     return secrets.token_hex(16)
+
+
+def has_lmdb_mark(environment: LmdbEnvironment, session: str) -> bool:
+    """True if LMDB has the mark of this clean close, which is the last that it knows of."""
+    mark = environment.read(lambda tables: tables.get(SESSION, _LMDB_KEY))
+    return bool(session) and mark == session.encode()
+
+
+def write_lmdb_mark(environment: LmdbEnvironment, session: str) -> None:
+    """Put the mark of a clean close into LMDB; durable."""
+    environment.write(lambda tables: tables.put(SESSION, _LMDB_KEY, session.encode()))
 
 
 def write_clean_close(

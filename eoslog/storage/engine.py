@@ -16,9 +16,9 @@ from eoslog.errors import (
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.paths import StorePaths
 from eoslog.session.store_session import StoreSession
+from eoslog.storage.lmdb_environment import LmdbEnvironment
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, partition_of
 from eoslog.storage.unified_log import UnifiedLog
 
@@ -38,7 +38,7 @@ class Engine:
     config: Mapping[str, int]
     durability: Durability
     registry: TopicRegistry
-    rows: ProducerStateStore
+    lmdb: LmdbEnvironment
     partitions: OpenedPartitions
     checkpoints: OffsetCheckpoints
     signal: AppendSignal

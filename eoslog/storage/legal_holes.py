@@ -16,6 +16,7 @@ from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
 """
 
 import logging
+from collections.abc import Callable
 
 from eoslog.bindings.log_reader import Holes
 from eoslog.bindings.partition_log import PartitionLog
@@ -24,25 +25,16 @@ from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.paths import StorePaths
+from eoslog.storage.lmdb_environment import LmdbEnvironment, StateStoreDamagedError
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, is_compacted
 
+_log = logging.getLogger(__name__)
 
-def is_unknown_log(
-    paths: StorePaths,
-    checkpoints: OffsetCheckpoints,
-    rows: ProducerStateStore,
-    topic_id: str,
-    where: TopicPartition,
-) -> bool:
-    """True if a partition has batches, and no checkpoint, control page or row knows of it.
-
-    To be asked before the partition is opened, which makes its control page.
-    """
-    if checkpoints.knows(where) or has_control_page(paths, where):
-        return False
-    return has_batches(paths, where) and not _has_rows(rows, topic_id, where)
+# In the registry: the log is not known, and was not looked at yet.
+NOT_LOOKED_AT = INT64_MAX
+_SHOWN_MAX = 5
 
 
 def has_control_page(paths: StorePaths, where: TopicPartition) -> bool:
@@ -50,29 +42,6 @@ def has_control_page(paths: StorePaths, where: TopicPartition) -> bool:
     page = paths.control(where)
     with named_os_errors(f"looking at {page}"):
         return page.exists()
-
-
-def has_batches(paths: StorePaths, where: TopicPartition) -> bool:
-    """True if any segment file holds something."""
-    path = paths.partition(where)
-    with named_os_errors(f"looking at {path}"):
-        return any(one.stat().st_size for one in path.glob("*.log"))
-
-
-def _has_rows(rows: ProducerStateStore, topic_id: str, where: TopicPartition) -> bool:
-    try:
-        if where.topic == TRANSACTION_STATE_TOPIC:
-            return rows.read_applied(where.partition) is not None
-        return rows.read_head(topic_id, where.partition) is not None
-    except StateStoreDamagedError:
-        return False  # It was re-created, empty.
-
-
-_log = logging.getLogger(__name__)
-
-# In the registry: the log is not known, and was not looked at yet.
-NOT_LOOKED_AT = INT64_MAX
-_SHOWN_MAX = 5
 
 
 class LegalHoles:
@@ -83,12 +52,17 @@ class LegalHoles:
         paths: StorePaths,
         registry: TopicRegistry,
         checkpoints: OffsetCheckpoints,
-        rows: ProducerStateStore,
+        lmdb: LmdbEnvironment,
+        state_applied: Callable[[int], int | None],
     ) -> None:
+        """`state_applied` returns what LMDB knows of a partition of `__transaction_state`, or None.
+        It may raise StateStoreDamagedError.
+        """
         self._paths = paths
         self._registry = registry
         self._checkpoints = checkpoints
-        self._rows = rows
+        self._lmdb = lmdb
+        self._state_applied = state_applied
 
     def is_unknown(self, topic: TopicDescription, where: TopicPartition) -> bool:
         """True if a log must be verified from its beginning, since the store does not know it; it
@@ -97,10 +71,29 @@ class LegalHoles:
         noted = self._now(topic).holes_below.get(where.partition)
         if noted is not None:
             return noted == NOT_LOOKED_AT
-        if not is_unknown_log(self._paths, self._checkpoints, self._rows, topic.topic_id, where):
+        # Asked before the opening, which makes the control page.
+        if (
+            self._checkpoints.knows(where)
+            or has_control_page(self._paths, where)
+            or not self._has_batches(where)
+            or self._has_rows(topic.topic_id, where)
+        ):
             return False
         self._registry.note_holes(topic.name, where.partition, NOT_LOOKED_AT)
         return True
+
+    def _has_batches(self, where: TopicPartition) -> bool:
+        path = self._paths.partition(where)
+        with named_os_errors(f"looking at {path}"):
+            return any(one.stat().st_size for one in path.glob("*.log"))
+
+    def _has_rows(self, topic_id: str, where: TopicPartition) -> bool:
+        try:
+            if where.topic == TRANSACTION_STATE_TOPIC:
+                return self._state_applied(where.partition) is not None
+            return ProducerRows(self._lmdb, topic_id, where.partition).read_head() is not None
+        except StateStoreDamagedError:
+            return False  # It was re-created, empty.
 
     def below(self, topic: TopicDescription, where: TopicPartition) -> int:
         """The offset below which missing ones are no damage, by what is noted now."""

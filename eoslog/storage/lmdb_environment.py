@@ -42,10 +42,12 @@ from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import UpgradableLock
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories, make_file, remove_directory
+from eoslog.storage.tables import DATABASES, CorruptRowError, Tables
 
 MAP_BYTES_INITIAL = 16 << 20
 # Each process needs one place while it reads. The first one to open the environment decides.
 READERS_MAX = 1022
+DIRECTORY_NAME = "lmdb"  # Below `state/`.
 DAMAGED_SUFFIX = ".damaged"
 LOCK_SUFFIX = ".lock"
 DATA_FILE_NAME = "data.mdb"
@@ -76,10 +78,6 @@ class StateStoreDamagedError(StoreFailedError):
     """
 
 
-class CorruptRowError(Exception):
-    """A value does not match its checksum."""
-
-
 # Of rows and keys that were not written like this, although a checksum may match.
 _NOT_AS_WRITTEN = (CorruptRecordError, CorruptRowError, struct.error)
 
@@ -94,16 +92,15 @@ def mark_damaged(path: Path) -> None:
 class LmdbEnvironment:
     """An environment in the directory `path`; with `shared` other processes may open it too.
 
-    `databases` has the handles of its databases by name. Inside `within` they are those of the
-    environment that is open then.
+    `databases` has the handles of its databases by name. Inside `read` and `write` they are those
+    of the environment that is open then.
     """
 
     def __init__(
         self,
         path: Path,
-        databases: tuple[bytes, ...],
         *,
-        shared: bool,
+        shared: bool = False,
         write_turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """`write_turn()` is the block in which this process alone writes."""
@@ -111,7 +108,6 @@ class LmdbEnvironment:
         self._write_turn = write_turn
         self.generation = 0
         self.databases: dict[bytes, Any] = {}
-        self._names = databases
         self._lock = threading.RLock()
         self._at_work = ThreadLock()
         self._forked = False
@@ -127,14 +123,22 @@ class LmdbEnvironment:
             self.close()
             raise
 
-    def within(self, work: Callable[[lmdb.Transaction], _Result], *, write: bool) -> _Result:
-        """Do something in one transaction, which is synced when it ends if it may write.
+    def read(self, work: Callable[[Tables], _Result]) -> _Result:
+        """Read in one transaction. Raises like `write`."""
+        return self._within(work, write=False)
+
+    def write(self, work: Callable[[Tables], _Result]) -> _Result:
+        """Read and write in one transaction, which is synced when it ends. The caller holds no
+        partition's lock.
 
         `work` is repeated where the environment had to grow or to be opened again. Raises
         StoreFullError, StoreFailedError, OutOfMemoryError (the file was not mapped),
         StoreInUseError (another process is inside a write, and hangs); nothing changed then.
         StateStoreDamagedError: what was there is lost.
         """
+        return self._within(work, write=True)
+
+    def _within(self, work: Callable[[Tables], _Result], *, write: bool) -> _Result:
         reopened = False
         with self._lock, self._at_work:
             while True:
@@ -142,7 +146,7 @@ class LmdbEnvironment:
                 try:
                     turn = self._write_turn() if write else nullcontext()
                     with turn, environment.begin(write=write) as transaction:
-                        return work(transaction)
+                        return work(Tables(transaction, self.databases))
                 except lmdb.MapFullError:
                     self._map(environment, 2 * int(environment.info()["map_size"]))
                 except lmdb.MapResizedError:
@@ -249,7 +253,7 @@ class LmdbEnvironment:
                 raise CorruptRowError(  # noqa: TRY301
                     f"the file ends at byte {file_bytes}, before its last page"
                 )
-            handles = {name: self._open_database(environment, name) for name in self._names}
+            handles = {name: self._open_database(environment, name) for name in DATABASES}
         except BaseException:
             # It must not be used with the handles of the one before.
             self._close_environment()

@@ -19,9 +19,10 @@ from eoslog.session.append_signal import AppendSignal
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import lost_end
 from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.lmdb_environment import LmdbEnvironment
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.partition_producers import PartitionProducers
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
 
@@ -47,7 +48,7 @@ class LogOpener:
     paths: StorePaths
     checkpoints: OffsetCheckpoints
     holes: LegalHoles
-    rows: ProducerStateStore
+    lmdb: LmdbEnvironment
     config: Mapping[str, int]
     durability: Durability
     signal: AppendSignal
@@ -100,12 +101,13 @@ class LogOpener:
                 boot_id=self.boot_id,
                 journal=self.journal,
             )
+        rows = ProducerRows(self.lmdb, topic.topic_id, where.partition)
         cached_max = self.config["eoslog.producers.cached.max"]
         partition = UnifiedLog(
             log,
             topic.topic_id,
             topic.config,
-            PartitionProducers(log, where, topic.topic_id, self.rows, cached_max),
+            PartitionProducers(log, where, rows, cached_max),
             self.durability,
             self.signal,
             write_start=partial(self.checkpoints.raise_start, where),

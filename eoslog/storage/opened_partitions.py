@@ -32,6 +32,7 @@ from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.identity_files import PARTITION_METADATA, id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.storage.damage import CutTail, misnamed_segment
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.partition_directory import (
@@ -45,7 +46,7 @@ from eoslog.storage.partition_directory import (
     synced_by_page_alone,
 )
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
-from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.storage.producer_rows import ProducerRows, highest_producer_ids
 from eoslog.storage.topic_registry import (
     INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
@@ -90,6 +91,7 @@ class OpenedPartitions:
         self._topics_count = self._departures = self._alterations = -1
         self._on_loaded: Callable[[UnifiedLog], None] | None = None
         self._on_opened: Callable[[UnifiedLog], None] | None = None
+        self._on_restored: Callable[[UnifiedLog], None] | None = None
         self._on_recovered: Callable[[UnifiedLog], None] | None = None
         self.cut_bytes = 0
         self.cuts: list[CutTail] = []
@@ -108,6 +110,12 @@ class OpenedPartitions:
         """Note partitions that were not opened since an earlier unclean stop."""
         self._unrecovered.update(unrecovered)
         self._departures = -1  # Those of topics that are gone are to be dropped.
+
+    def watch_restored(self, on_restored: Callable[[UnifiedLog], None]) -> None:
+        """Call `on_restored` with each partition that this process opens and no other one has open,
+        before anybody reads it or appends to it. Called like `on_recovered`, and before that.
+        """
+        self._on_restored = on_restored
 
     def watch_recovered(self, on_recovered: Callable[[UnifiedLog], None]) -> None:
         """Call `on_recovered` with each partition that is recovered, or was found to have lost its
@@ -266,7 +274,7 @@ class OpenedPartitions:
         snapshot and the batches after it.
         """
         try:
-            known = self._opener.rows.highest_producer_ids(STAGED_PRODUCER_ID_MIN)
+            known = highest_producer_ids(self._opener.lmdb, STAGED_PRODUCER_ID_MIN)
         except StateStoreDamagedError:
             known = {}  # It was re-created, and is empty.
         for highest in known.values():
@@ -315,7 +323,7 @@ class OpenedPartitions:
                 remove_partition_files(self._paths, where)
         # Last: a process that had it open may have written rows until then.
         for where in partitions:
-            self._opener.rows.delete_partition(topic.topic_id, where.partition)
+            ProducerRows(self._opener.lmdb, topic.topic_id, where.partition).delete_all()
         self._opener.checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 
@@ -668,8 +676,8 @@ class OpenedPartitions:
             _log.warning("%s: no second copy of its producers: %s", where, error)
         else:
             _delete_leftovers(partition)
-        if where.topic == CONSUMER_OFFSETS_TOPIC:
-            self._opener.rows.delete_group_rows_beyond(where.partition, partition.log_end_offset)
+        if self._on_restored is not None:
+            self._on_restored(partition)
         self._report_cut(partition)
         self._unrecovered.discard(where)
         # A marker may be among what is lost, whatever the stop was.

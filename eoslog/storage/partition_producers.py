@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from eoslog.bindings.partition_log import (
-    PRODUCER_ROW_BYTES,
     PartitionLog,
     ProducerState,
     empty_row,
@@ -40,8 +39,9 @@ from eoslog.errors import (
 )
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.storage.damage import Damage, lost_producers
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
-from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.storage.producer_rows import ProducerRows, RowsHead
 
 ROWS_PER_LOOK = 10_000
 _log = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ class PartitionProducers:
         self,
         log: PartitionLog,
         topic_partition: TopicPartition,
-        topic_id: str,
-        rows: ProducerStateStore,
+        rows: ProducerRows,
         cached_max: int,
     ) -> None:
         self.log = log  # A stub once the partition is closed.
@@ -69,8 +68,6 @@ class PartitionProducers:
         self.restored_from = ""  # Source of the table: "rows", "snapshot" or "log".
         self.persisted_offset = -1  # Offset up to which LMDB's rows are true; -1 if it has none.
         self._topic_partition = topic_partition
-        self._partition = topic_partition.partition
-        self._topic_id = topic_id
         self.rows = rows
         # Held by work on the table and the rows together; it keeps out an eviction.
         self._lock = ThreadLock()
@@ -167,11 +164,11 @@ class PartitionProducers:
 
     def _restore_table(self) -> str:
         try:
-            self._rows_generation = self.rows.generation
+            self._rows_generation = self.rows.environment.generation
             return self._restore_from_rows()
         except StateStoreDamagedError:
             # It was re-created, empty; the log has all that it held.
-            self._rows_generation = self.rows.generation
+            self._rows_generation = self.rows.environment.generation
             return self.log.restore_producers(None, 0)
 
     def reattach(self) -> None:
@@ -199,7 +196,7 @@ class PartitionProducers:
 
     def _restore_from_rows(self) -> str:
         while True:
-            head = self.rows.read_head(self._topic_id, self._partition)
+            head = self.rows.read_head()
             if head is None or head.offset > self.log.log_end_offset or self._is_outlived(head):
                 self._drop_untrue_rows(head)
                 return self.log.restore_producers(None, 0)
@@ -211,7 +208,7 @@ class PartitionProducers:
             if head.row_count > self.cached_max and head.offset >= self.log.log_start_offset:
                 needed = self.log.producer_ids_since(head.offset)
             # An open transaction bounds what readers see: its producer comes too.
-            found = self.rows.read_rows(self._topic_id, self._partition, head, needed)
+            found = self.rows.read_rows(head, needed)
             if found is not None:
                 break
         evicted_count = max(0, head.row_count - len(found.rows))
@@ -246,8 +243,8 @@ class PartitionProducers:
         """
         if self.log.attached:
             return  # The process that opened the log has done it.
-        if head is not None or self.rows.rows_after(self._topic_id, self._partition, 0, 1):
-            self.rows.delete_partition(self._topic_id, self._partition)
+        if head is not None or self.rows.rows_after(0, 1):
+            self.rows.delete_all()
 
     def persist(self, *, behind_max: int = 0) -> None:
         """Write changed rows to LMDB, synced, and evict idle producers until `cached_max` are left.
@@ -259,7 +256,7 @@ class PartitionProducers:
         self._with_rows(lambda: self._persist(behind_max))
 
     def _persist(self, behind_max: int) -> None:
-        if self._rows_generation != self.rows.generation:
+        if self._rows_generation != self.rows.environment.generation:
             return  # LMDB was lost while this partition was open: its rows are no longer whole.
         self._write_changed_rows(behind_max)
         if self.log.producer_count > self.cached_max:
@@ -286,10 +283,7 @@ class PartitionProducers:
         self.store_abort_files()
         try:
             true_at = self.rows.write_rows(
-                self._topic_id,
-                self._partition,
                 rows,
-                PRODUCER_ROW_BYTES,
                 offset,
                 self.log.abort_files(),
                 since=self.persisted_offset,
@@ -315,7 +309,7 @@ class PartitionProducers:
 
     def _note_newer_rows(self, behind_max: int) -> bool:
         """Note what another process stored, and return True if that is enough."""
-        head = self.rows.read_head(self._topic_id, self._partition)
+        head = self.rows.read_head()
         if head is None or head.offset <= self.persisted_offset:
             return False
         end = self._note_persisted(head.offset)
@@ -396,7 +390,7 @@ class PartitionProducers:
         )
 
     def _read_row(self, producer_id: int) -> bytes | None:
-        row = self.rows.read_row(self._topic_id, self._partition, producer_id)
+        row = self.rows.read_row(producer_id)
         return None if row is None or self._had_expired(row) else row
 
     def forget(self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None) -> int:
@@ -422,21 +416,19 @@ class PartitionProducers:
         gone = set(producer_ids)
         for producer_id in evicted:
             if self.log.producer(producer_id) is None:
-                row = self.rows.read_row(self._topic_id, self._partition, producer_id)
+                row = self.rows.read_row(producer_id)
                 if row is not None:
                     self._install_row(row)
                     gone.add(producer_id)
         if not gone:
             return 0
-        if self._rows_generation == self.rows.generation:
+        if self._rows_generation == self.rows.environment.generation:
             # First the rows as of now. A replay from older ones, without this producer's, would
             # read the end of a transaction without its beginning.
             self._write_changed_rows()
         gone -= set(self.log.drop_producers(gone, oldest_timestamp_ms))
         # A row that another process wrote since then stays: its producer is in use.
-        self.rows.delete_producers(
-            self._topic_id, self._partition, gone, changed_up_to=self.persisted_offset
-        )
+        self.rows.delete_producers(gone, changed_up_to=self.persisted_offset)
         return len(gone)
 
     def forget_adopted(self, producer_ids: Iterable[int]) -> None:
@@ -453,10 +445,10 @@ class PartitionProducers:
 
     def _drop_without_row(self, gone: set[int]) -> frozenset[int]:
         """Drop those of the producers that have no row in LMDB, and return the others."""
-        with_row = self.rows.having_row(self._topic_id, self._partition, gone)
+        with_row = self.rows.having_row(gone)
         end = self.log.log_end_offset
         self.log.drop_producers(gone - with_row)
-        if self._rows_generation == self.rows.generation:
+        if self._rows_generation == self.rows.environment.generation:
             self._dropped.update(dict.fromkeys(gone - with_row, end))
         return with_row
 
@@ -477,7 +469,7 @@ class PartitionProducers:
             saved_up_to = self.take_complete_snapshot()
             self.persist()
         except StoreFullError:
-            if self._rows_generation == self.rows.generation:
+            if self._rows_generation == self.rows.environment.generation:
                 saved_up_to = max(saved_up_to, self.persisted_offset)
             if saved_up_to <= self.log.first_base_offset:
                 raise
@@ -555,7 +547,7 @@ class PartitionProducers:
         self.log.install_producer(row, was_evicted=self.log.evicted_producer_count > 1)
 
     def _check_rows_whole(self) -> None:
-        if self._rows_generation != self.rows.generation:
+        if self._rows_generation != self.rows.environment.generation:
             raise StoreFailedError(
                 f"{self._topic_partition}: the rows of idle producers were lost while the store "
                 "was open; reopen it to restore them from the log"
@@ -566,12 +558,12 @@ class PartitionProducers:
         there are none, or they were lost since.
         """
         try:
-            head = self.rows.read_head(self._topic_id, self._partition)
+            head = self.rows.read_head()
         except StateStoreDamagedError:
             return None
         if head is None:
             return None
-        return str(self.rows.path), self._rows_until_lost(), head.offset
+        return str(self.rows.environment.path), self._rows_until_lost(), head.offset
 
     def _rows_until_lost(self) -> Iterable[bytes]:
         with suppress(StateStoreDamagedError):
@@ -581,7 +573,7 @@ class PartitionProducers:
     def _all_rows(self) -> Iterable[tuple[int, bytes]]:
         next_id = 0
         while True:
-            rows = self.rows.rows_after(self._topic_id, self._partition, next_id, ROWS_PER_LOOK)
+            rows = self.rows.rows_after(next_id, ROWS_PER_LOOK)
             yield from rows
             if len(rows) < ROWS_PER_LOOK:
                 return

@@ -34,11 +34,13 @@ from eoslog.session.paths import StorePaths
 from eoslog.session.settings import StoreSettings, read_settings, write_settings
 from eoslog.storage.clean_close import (
     forget_last_stop,
+    has_lmdb_mark,
     left_sums,
     new_session,
     put_away_changed,
     read_last_stop,
     write_clean_close,
+    write_lmdb_mark,
 )
 from eoslog.storage.engine import Engine
 from eoslog.storage.journal_replay import (
@@ -49,13 +51,13 @@ from eoslog.storage.journal_replay import (
 )
 from eoslog.storage.kept_journals import remove_kept_journals, sync_kept_journals
 from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.lmdb_environment import DIRECTORY_NAME, LmdbEnvironment
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import remove_orphan_spares
 from eoslog.storage.process_journal import ProcessJournal
 from eoslog.storage.producer_id_range import FoundProducerIds
-from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.storage.unified_log import UnifiedLog
@@ -66,6 +68,7 @@ from eoslog.transactions.coordinator import TransactionCoordinator
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
 from eoslog.transactions.recovery import TransactionRecovery
+from eoslog.transactions.state_index import StateIndex
 from eoslog.upgrade import upgrade_offsets, upgrade_topics
 
 _log = logging.getLogger(__name__)
@@ -117,7 +120,7 @@ class StoreFiles:
             self.config,
             self.durability,
             self.registry,
-            self.rows,
+            self.lmdb,
             self.partitions,
             self.checkpoints,
             self.signal,
@@ -143,13 +146,14 @@ class StoreFiles:
         if self.session.first:
             stop = read_last_stop(self.paths.clean_marker, self.paths.unrecovered)
             put_away_changed(self.paths.root, lmdb_path, stop.sums)
-        self.rows = ProducerStateStore(
-            self.paths.state,
+        self.lmdb = LmdbEnvironment(
+            lmdb_path,
             shared=self.session.may_be_shared,
             write_turn=lambda: shared.held(LOCK_LMDB, shared_page.LOCK_TIMEOUT_S),
         )
+        self.state_index = StateIndex(self.lmdb)
         if self.session.first:
-            upgrade_topics(self.paths.state, self.rows)
+            upgrade_topics(self.paths.state, self.state_index)
         self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
         self.registry.check_files = self.session.check
         self.durability: Durability = self.session.durability
@@ -163,11 +167,14 @@ class StoreFiles:
             journal_bytes = self.config["eoslog.journal.bytes"]
             slot = self.session.slots.own
             self.journal = ProcessJournal(self.paths, journal_bytes, slot, self.session.check)
+        holes = LegalHoles(
+            self.paths, self.registry, self.checkpoints, self.lmdb, self.state_index.read_applied
+        )
         opener = LogOpener(
             self.paths,
             self.checkpoints,
-            LegalHoles(self.paths, self.registry, self.checkpoints, self.rows),
-            self.rows,
+            holes,
+            self.lmdb,
             self.config,
             self.durability,
             self.signal,
@@ -182,7 +189,7 @@ class StoreFiles:
 
     def _make_transactions(self, found_ids: FoundProducerIds) -> None:
         shared, slots, durable = self.session.shared, self.session.slots, self.engine.syncs
-        self.state_log = CompactedLog(self.partitions, self.rows, durable, shared)
+        self.state_log = CompactedLog(self.partitions, self.state_index, durable, shared)
         self.producer_ids = ProducerIds(
             self.state_log,
             found_ids,
@@ -221,7 +228,8 @@ class StoreFiles:
         )
 
     def _make_groups(self) -> None:
-        shared, slots, index = self.session.shared, self.session.slots, GroupOffsetsIndex(self.rows)
+        shared, slots, index = self.session.shared, self.session.slots, GroupOffsetsIndex(self.lmdb)
+        self.partitions.watch_restored(index.delete_untrue)
         self.group_offsets = GroupOffsets(
             self.partitions, index, self.config, self.engine.syncs, shared
         )
@@ -272,8 +280,7 @@ class StoreFiles:
         else:
             self.partitions.recover_some(last_stop.unrecovered)
         to_recover = self.partitions.unrecovered
-        mark = self.rows.read_session()
-        self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
+        self.state_log.load(has_lmdb_mark(self.lmdb, last_stop.session))
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
         upgrade_offsets(self.group_offsets.log, self.registry)
         self.checkpoints.reserve()
@@ -370,8 +377,8 @@ class StoreFiles:
             # Whatever one of them raises, the others are done.
             if hasattr(self, "session"):
                 rest.callback(self.session.leave, last=last)
-            if hasattr(self, "rows"):
-                rest.callback(self.rows.close)
+            if hasattr(self, "lmdb"):
+                rest.callback(self.lmdb.close)
             journal = getattr(self, "journal", None)
             if journal is not None:
                 rest.callback(journal.end)
@@ -454,7 +461,7 @@ class StoreFiles:
 
     def _leave_clean(self) -> None:
         session = new_session()
-        self.rows.write_session(session.encode())
+        write_lmdb_mark(self.lmdb, session)
         left = self.partitions.unrecovered | self.transaction_recovery.unresolved
         left |= self.session.left
         # Nothing is written to these files from here on.

@@ -9,9 +9,10 @@ compacted together: a look at the whole store is shared by them.
 from contextlib import suppress
 
 from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.files import StoreFiles
+from eoslog.transactions.state_index import read_live_bytes
 
 # With so much to be deleted the next compaction does not wait for its time.
 AT_ONCE_BYTES = 16 << 20
@@ -33,7 +34,7 @@ class InternalCompaction:
         sealed_bytes = sum(size for _, size in partition.segment_sizes()[:-1])
         live_bytes = 0
         with suppress(StateStoreDamagedError):
-            live_bytes = self._files.rows.read_live_bytes(partition.topic_partition)
+            live_bytes = read_live_bytes(self._files.lmdb, partition.topic_partition)
         if sealed_bytes >= 2 * live_bytes:
             self._sealed_bytes[partition] = sealed_bytes
         return sum(self._sealed_bytes.values()) >= AT_ONCE_BYTES

@@ -6,6 +6,7 @@ from typing import Any
 from eoslog.errors import LogClosedError
 from eoslog.storage.engine import Engine
 from eoslog.storage.process_journal import ProcessJournal
+from eoslog.storage.producer_rows import count_producer_rows
 from eoslog.storage.unified_log import UnifiedLog
 
 _NAMES = (
@@ -28,7 +29,7 @@ def store_metrics(
         "partitions_unrecovered": len(engine.partitions.unrecovered),
         "cut_bytes": engine.partitions.cut_bytes,
         **_sums(engine),
-        "producer_rows": engine.rows.producer_rows(),
+        "producer_rows": count_producer_rows(engine.lmdb),
         "damaged_files": list(engine.checkpoints.damaged),
         "journal": journal.metrics() if journal is not None else {},
         "checkpointer": checkpointer,

@@ -158,7 +158,7 @@ class PeerMonitor:
 
     def _take_over(self) -> None:
         """A process died: what it appended and did not write down is as good as written here."""
-        self._files.rows.environment.free_dead_readers()
+        self._files.lmdb.free_dead_readers()
         for partition in self._files.partitions.opened():
             if partition.producer_state.persisted_offset != partition.log_end_offset:
                 self._note(partition)

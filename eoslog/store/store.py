@@ -1003,7 +1003,7 @@ def verify_counting(
         files.paths,
         files.partitions,
         files.registry,
-        files.rows,
+        files.lmdb,
         files.checkpoints.lost,
         files.topics.unremoved(),
         store._staged.verify,

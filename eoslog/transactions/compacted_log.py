@@ -37,8 +37,8 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_partition import (
     RECORD_VERSION,
@@ -50,6 +50,7 @@ from eoslog.transactions.compacted_partition import (
     is_unresolved,
     keys_below,
 )
+from eoslog.transactions.state_index import StateIndex, write_live_bytes
 from eoslog.transactions.state_key import (
     APPLICATION,
     DURABILITY,
@@ -124,7 +125,7 @@ class CompactedLog:
     def __init__(
         self,
         partitions: OpenedPartitions,
-        index: ProducerStateStore,
+        index: StateIndex,
         sync: bool,
         shared: SharedPage,
     ) -> None:
@@ -137,7 +138,7 @@ class CompactedLog:
         self._opened: dict[int, CompactedPartition] = {}
         # How often processes had opened a partition when they were last looked for.
         self._opened_count = -1
-        self._generation = index.generation
+        self._generation = index.environment.generation
 
     def load(self, index_is_whole: bool) -> None:
         """Make the index true, by reading the log where it may not be. No other process has the
@@ -152,10 +153,10 @@ class CompactedLog:
                     return
                 if any(self._index_is_ahead(number) for number in numbers):
                     # The log lost an unsynced tail that the index knows of.
-                    self._index.clear_states()
+                    self._index.clear()
             except StateStoreDamagedError:  # It was re-created, and is empty.
                 numbers = self._partitions.existing_state_partitions()
-            self._generation = self._index.generation
+            self._generation = self._index.environment.generation
             for number in numbers:
                 self.open_partition(number)
 
@@ -484,7 +485,7 @@ class CompactedLog:
         )
         live_bytes = partition.size_bytes - bytes_before
         partition.sync_up_to(partition.log_end_offset)
-        self._index.write_live_bytes(partition.topic_partition, live_bytes)
+        write_live_bytes(self._index.environment, partition.topic_partition, live_bytes)
         return keep_from
 
     # The newest records. The caller holds the lock, but for `_all`.
@@ -552,11 +553,11 @@ class CompactedLog:
 
     def _mend(self) -> None:
         """Read the whole log again if LMDB was re-created."""
-        if self._generation == self._index.generation:
+        if self._generation == self._index.environment.generation:
             return
         for number in self._partitions.existing_state_partitions():
             self.open_partition(number).read_from(0)
-        self._generation = self._index.generation
+        self._generation = self._index.environment.generation
 
     # The partitions. The caller holds the lock.
 

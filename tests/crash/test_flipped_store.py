@@ -238,6 +238,6 @@ def test_after_a_clean_close_nothing_of_lmdb_is_begun_anew(tmp_path, caplog):
                 store.create_topic("orders")
             with store.producer(name="writer") as producer:
                 producer.append("orders", partition=0, values=[b"v"])
-            assert parts_of(store).files.rows.generation == 0
+            assert parts_of(store).files.lmdb.generation == 0
     assert "is not as it was" not in caplog.text
     assert not list((tmp_path / "store").rglob("*.damaged"))

@@ -101,7 +101,7 @@ def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
         offsets.log.persist_all()
         taken_up = GroupOffsets(
             files.partitions,
-            GroupOffsetsIndex(files.rows),
+            GroupOffsetsIndex(files.lmdb),
             files.config,
             False,
             files.session.shared,

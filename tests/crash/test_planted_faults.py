@@ -28,8 +28,10 @@ from eoslog.groups.offsets_index import GroupOffsetsIndex
 from eoslog.groups.offsets_state import WrittenOffset
 from eoslog.groups.records import OffsetKey
 from eoslog.staging import adoption as staged_adoption
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.lmdb_environment import LmdbEnvironment
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.store.store import engine_of, parts_of
+from eoslog.transactions.state_index import StateIndex
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 pytestmark = pytest.mark.crash
@@ -200,34 +202,35 @@ def test_a_snapshot_of_a_producer_that_never_was(path):
 
 
 @pytest.fixture
-def rows(path: Path) -> Iterator[ProducerStateStore]:
+def lmdb(path: Path) -> Iterator[LmdbEnvironment]:
     """LMDB of the closed store."""
-    rows = ProducerStateStore(path / "state")
-    yield rows
-    rows.close()
+    lmdb = LmdbEnvironment(path / "state" / "lmdb")
+    yield lmdb
+    lmdb.close()
 
 
 @pytest.mark.parametrize(
     ("at", "layout", "words"),
     [(36, "<h", "is said to have epoch"), (16, "<q", "is said to have a transaction open")],
 )
-def test_rows_that_say_otherwise(path, rows, at, layout, words):
+def test_rows_that_say_otherwise(path, lmdb, at, layout, words):
     topic_id = json.loads((path / "state" / "topics.json").read_text())["topics"]["plain"][
         "topic_id"
     ]
-    head = rows.read_head(topic_id, 0)
-    ((_, row),) = rows.rows_after(topic_id, 0, 0, 10)
+    rows = ProducerRows(lmdb, topic_id, 0)
+    head = rows.read_head()
+    ((_, row),) = rows.rows_after(0, 10)
     assert len(row) == PRODUCER_ROW_BYTES
     changed = bytearray(row)
     struct.pack_into(layout, changed, at, 9)
-    rows.delete_partition(topic_id, 0)
-    rows.write_rows(topic_id, 0, bytes(changed), PRODUCER_ROW_BYTES, head.offset)
-    rows.close()
+    rows.delete_all()
+    rows.write_rows(bytes(changed), head.offset)
+    lmdb.close()
     assert_found(path, words)
 
 
-def test_a_group_of_which_lmdb_says_otherwise(path, rows):
-    index = GroupOffsetsIndex(rows)
+def test_a_group_of_which_lmdb_says_otherwise(path, lmdb):
+    index = GroupOffsetsIndex(lmdb)
     (number,) = [int(one.name.split("-")[-1]) for one in path.glob("__consumer_offsets-*")]
     kept = index.read(number)
     changes = [
@@ -237,16 +240,17 @@ def test_a_group_of_which_lmdb_says_otherwise(path, rows):
     ]
     assert changes
     index.write(number, kept.offset, changes, index.generation, kept.offset)
-    rows.close()
+    lmdb.close()
     assert_found(path, "is kept otherwise than the log has it", GROUP)
 
 
-def test_a_transaction_of_which_the_index_says_otherwise(path, rows):
+def test_a_transaction_of_which_the_index_says_otherwise(path, lmdb):
     key, number = transaction_key(ID), state_partition_of(ID)
-    value = rows.read_state(key)
+    index = StateIndex(lmdb)
+    value = index.read_state(key)
     changed = value[:8] + value[8:-1] + bytes([value[-1] ^ 1])
-    rows.write_states([(key, changed)], [(number, rows.read_applied(number))])
-    rows.close()
+    index.write_states([(key, changed)], [(number, index.read_applied(number))])
+    lmdb.close()
     assert_found(path, "it has another record", ID)
 
 

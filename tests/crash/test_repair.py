@@ -386,18 +386,17 @@ def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted)
 
 def plant_a_wrong_row(path: Path) -> None:
     forget_sums(path)
-    from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
-    from eoslog.storage.producer_state_store import ProducerStateStore
+    from eoslog.storage.lmdb_environment import LmdbEnvironment
+    from eoslog.storage.producer_rows import ProducerRows
 
     topics = json.loads((path / "state" / "topics.json").read_text())["topics"]
-    rows = ProducerStateStore(path / "state")
-    topic_id = topics["t"]["topic_id"]
-    head = rows.read_head(topic_id, 0)
-    found = [bytearray(row) for _, row in rows.rows_after(topic_id, 0, 0, 10)]
+    rows = ProducerRows(LmdbEnvironment(path / "state" / "lmdb"), topics["t"]["topic_id"], 0)
+    head = rows.read_head()
+    found = [bytearray(row) for _, row in rows.rows_after(0, 10)]
     found[0][36] ^= 1  # The epoch.
-    rows.delete_partition(topic_id, 0)
-    rows.write_rows(topic_id, 0, b"".join(map(bytes, found)), PRODUCER_ROW_BYTES, head.offset)
-    rows.close()
+    rows.delete_all()
+    rows.write_rows(b"".join(map(bytes, found)), head.offset)
+    rows.environment.close()
 
 
 def test_files_of_nobody_are_left_to_whoever_knows_them(path):

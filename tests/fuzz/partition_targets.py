@@ -24,8 +24,7 @@ from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.storage.journal_replay import halves_of
-from eoslog.storage.lmdb_environment import CorruptRowError
-from eoslog.storage.producer_state_store import checked, sealed
+from eoslog.storage.tables import CorruptRowError, checked, sealed
 from fuzz.targets import folder, snapshot_with_sum, target, with_sums
 
 CONFIG = {

@@ -16,8 +16,9 @@ from power_loss.disk_trace import MARK
 from eoslog import upgrade
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.lmdb_environment import LmdbEnvironment
 from eoslog.storage.topic_registry import TopicRegistry, new_topic
+from eoslog.transactions.state_index import StateIndex
 
 pytestmark = pytest.mark.crash
 
@@ -50,7 +51,7 @@ def test_a_cut_leaves_the_list_before_or_after_a_change(tmp_path: Path, events_o
 def main(root: str, work: str) -> None:
     path = Path(root, "state")
     path.mkdir()
-    index = ProducerStateStore(Path(root, "elsewhere"))
+    index = StateIndex(LmdbEnvironment(Path(root, "elsewhere", "lmdb")))
     shared = SharedPage(str(Path(root, "shared")), bytes(16), create=True)
     if work == "upgrade":
         write_older(path)

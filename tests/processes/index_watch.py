@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eoslog.storage.producer_state_store import Tables
+from eoslog.storage.tables import Tables
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import _record_of_index
 from eoslog.transactions.compacted_partition import records_from
@@ -20,14 +20,14 @@ class IndexWatch:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._environment = parts_of(store).files.rows.environment
+        self._environment = parts_of(store).files.lmdb
         self._read_up_to: dict[int, int] = {}
         # Of each partition's ids, where records stand, and whether they have a value.
         self._records: dict[int, dict[bytes, list[tuple[int, bool]]]] = {}
 
     def look(self) -> None:
         """Raises AssertionError where the index has less than it says."""
-        true_at, rows = self._environment.within(self._of_index, write=False)
+        true_at, rows = self._environment.read(self._of_index)
         for number, offset in true_at.items():
             self._follow(number)
             for key, records in self._records.get(number, {}).items():
@@ -39,8 +39,8 @@ class IndexWatch:
                         f"{transactional_id_of(key)!r} at {rows.get(key)}: it is at {newest}"
                     )
 
-    def _of_index(self, transaction: Any) -> tuple[dict[int, int], dict[bytes, int]]:
-        tables = Tables(transaction, self._environment.databases)
+    @staticmethod
+    def _of_index(tables: Tables) -> tuple[dict[int, int], dict[bytes, int]]:
         true_at = {
             int(key): int.from_bytes((tables.get(b"applied", key) or b"")[:8])
             for key in tables.keys(b"applied")

@@ -14,13 +14,13 @@ from eoslog.store.store import engine_of, parts_of
 # It gathers the rows of partition 0 when it is told, and writes them when it is told again.
 LATE_WRITER = """
 import eoslog
-from eoslog.storage.producer_state_store import ProducerStateStore
-write = ProducerStateStore.write_rows
+from eoslog.storage.producer_rows import ProducerRows
+write = ProducerRows.write_rows
 def write_late(*arguments, **named):
     say("gathered")
     wait()
     return write(*arguments, **named)
-ProducerStateStore.write_rows = write_late
+ProducerRows.write_rows = write_late
 with eoslog.open({path!r}) as store:
     partition = engine_of(store).partition({topic!r}, 0)
     say("open")

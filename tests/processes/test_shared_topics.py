@@ -13,6 +13,7 @@ from processes.store_calls import make_topic
 
 import eoslog
 from eoslog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.store.store import engine_of, parts_of
 
 
@@ -235,12 +236,12 @@ def test_the_last_to_leave_closes_a_topic_that_was_made_anew_behind_its_back(tmp
 
 def _once_the_rows_are_gone(hand, call):
     """`call`, but the deletion of the topic comes in between, whole."""
-    rows = parts_of(hand.store).files.rows
     topic_id = hand.store.topics()["t"].topic_id
+    rows = ProducerRows(parts_of(hand.store).files.lmdb, topic_id, 0)
 
     def late(*arguments, **named):
         hand.say("late")
-        eventually(lambda: rows.read_head(topic_id, 0) is None, "the rows stay")
+        eventually(lambda: rows.read_head() is None, "the rows stay")
         return call(*arguments, **named)
 
     return late
@@ -253,7 +254,7 @@ def leave_late(hand):
     partition.producer_state.persist()
     with hand.store.producer() as producer:
         producer.append("t", partition=0, values=[b"2"])
-    rows = parts_of(hand.store).files.rows
+    rows = partition.producer_state.rows
     rows.write_rows = _once_the_rows_are_gone(hand, rows.write_rows)
     hand.store.close()
 

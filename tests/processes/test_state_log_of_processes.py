@@ -213,10 +213,10 @@ def test_own_records_are_never_read_again(store, monkeypatch):
 
 def check_index(store: eoslog.Store) -> None:
     """It is true up to where it says, and tells of nothing that is not in the log."""
-    rows = parts_of(store).files.rows
+    index = parts_of(store).files.state_index
     for number in parts_of(store).files.partitions.existing_state_partitions():
         partition = parts_of(store).files.partitions.state_partition(number)
-        true_at, reached = rows.read_applied(number) or 0, rows.read_reached(number) or 0
+        true_at, reached = index.read_applied(number) or 0, index.read_reached(number) or 0
         assert true_at <= reached <= partition.log_end_offset
         found: dict[bytes, list[tuple[int, bytes | None]]] = {}
         offset = partition.log_start_offset
@@ -227,7 +227,7 @@ def check_index(store: eoslog.Store) -> None:
         for key, history in found.items():
             newest = max((at for at, _ in history if at < true_at), default=-1)
             allowed = [value for at, value in history if newest <= at < reached]
-            value = rows.read_state(key)
+            value = index.read_state(key)
             if value is not None and is_transaction_key(key):
                 value = value[_OFFSET_BYTES:]
             assert value in allowed or (newest < 0 and value is None), (key, true_at, history)
@@ -295,8 +295,8 @@ def has_done(member: Member) -> bool:
 
 
 def applied(store: eoslog.Store) -> dict[int, int]:
-    rows = parts_of(store).files.rows
-    return {number: rows.read_applied(number) or 0 for number in range(50)}
+    index = parts_of(store).files.state_index
+    return {number: index.read_applied(number) or 0 for number in range(50)}
 
 
 @pytest.mark.parametrize(

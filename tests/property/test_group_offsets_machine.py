@@ -194,16 +194,16 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_lmdb(self):
-        rows = parts_of(self.store).files.rows
-        with rows.environment._lock:  # The background thread may be reading.
-            rows.environment.begin_anew()
+        lmdb = parts_of(self.store).files.lmdb
+        with lmdb._lock:  # The background thread may be reading.
+            lmdb.begin_anew()
 
     @invariant()
     def all_views_agree_with_the_model(self):
         if not hasattr(self, "store"):
             return
         files = parts_of(self.store).files
-        kept = GroupOffsetsIndex(files.rows)
+        kept = GroupOffsetsIndex(files.lmdb)
         views = [
             self.engine,
             GroupOffsets(

@@ -95,7 +95,7 @@ def test_the_page_names_every_file(store_path, open_store, monkeypatch):
         consumer.poll(timeout=0)
         parts_of(store).checkpointer.peers.leads()
         parts_of(store).files.transaction_recovery.unresolved_file.note_renewal()
-        parts_of(store).files.rows.environment._unusable(OSError("unreadable"))
+        parts_of(store).files.lmdb._unusable(OSError("unreadable"))
         leave_a_job(store)
         made.update(files_of(store_path))
     end = engine_of(store).partition("orders", 1).path / f"{0:020d}.log"

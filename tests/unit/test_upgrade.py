@@ -28,10 +28,11 @@ from eoslog.fs import atomic_file
 from eoslog.groups import offsets as group_offsets
 from eoslog.groups.log import GroupPartition
 from eoslog.groups.offsets import GroupOffsets
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.lmdb_environment import LmdbEnvironment
 from eoslog.storage.topics_file import read_entries
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.state_index import StateIndex
 from eoslog.transactions.state_key import APPLICATION
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
@@ -214,8 +215,8 @@ def test_an_upgrade_that_is_cut_short_is_finished_by_the_next_opening(path, monk
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> ProducerStateStore:
-    return ProducerStateStore(tmp_path)
+def index(tmp_path: Path) -> StateIndex:
+    return StateIndex(LmdbEnvironment(tmp_path / "lmdb"))
 
 
 @pytest.fixture
@@ -272,7 +273,7 @@ def after(owner: Any, name: str) -> tuple[Any, str, Callable[..., None]]:
 
 
 STEPS = {
-    "U1": after(ProducerStateStore, "clear_states"),
+    "U1": after(StateIndex, "clear"),
     "U2 aside": after(atomic_file, "write_aside"),
     "U2 renamed": after(atomic_file, "put_in_place"),
     "U2": after(upgrade, "write_entries"),
@@ -445,10 +446,9 @@ def test_a_job_that_an_older_index_does_not_note_is_completed(tmp_path, monkeypa
     checksum = crc32c(json.dumps(entries, sort_keys=True, separators=(",", ":")).encode())
     document = {"version": 1, "crc32c": checksum, "topics": entries}
     (path / "state" / "topics.json").write_text(json.dumps(document))
-    rows = ProducerStateStore(path / "state")
-    with rows.environment.lmdb.begin(write=True) as transaction:
-        transaction.drop(rows.environment.databases[b"undecided"], delete=False)
-    rows.close()
+    lmdb = LmdbEnvironment(path / "state" / "lmdb")
+    lmdb.write(lambda tables: tables.clear(b"undecided"))
+    lmdb.close()
     with eoslog.open(path) as store:
         assert store.application("app").state == "complete"
         assert store.groups()["g"] == {ORDERS: OffsetAndMetadata(7)}

@@ -24,6 +24,7 @@ from reference_model import batch_codec as codec
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import CorruptRecordError, InvalidConfigError, OutOfOrderSequenceError
 from eoslog.storage import legal_holes
 from eoslog.storage.topics_file import read_entries, write_entries
@@ -275,6 +276,26 @@ def test_a_hole_in_a_log_that_anything_knows_is_damage(store_path, open_store, k
         with pytest.raises(CorruptRecordError, match="offsets are missing"):
             read_all(store)
         assert store.topics()["t"].holes_below == {}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_transaction_log_that_lmdb_knows_is_not_looked_at(
+    store_path, open_store, monkeypatch, kept
+):
+    with open_store() as store:
+        store.producer(transactional_id="x").init_transactions()
+    saved, lmdb = store_path.with_name("saved"), store_path / "state" / "lmdb"
+    lmdb.rename(saved)
+    forget_all(store_path)
+    if kept:
+        saved.rename(lmdb)
+    looked_at = set()
+    monkeypatch.setattr(
+        legal_holes.LegalHoles, "look", lambda _, topic, *__: looked_at.add(topic.name)
+    )
+    with open_store() as store:
+        assert [one.transactional_id for one in store.transactions()] == ["x"]
+    assert looked_at == (set() if kept else {TRANSACTION_STATE_TOPIC})
 
 
 def test_a_log_without_holes_stays_strict(store_path, open_store):

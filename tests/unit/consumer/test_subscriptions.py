@@ -940,18 +940,18 @@ def test_members_survive_the_compaction_of_their_log(topic):
     assert len(before.members) == 1
     from eoslog.groups.log import GroupLog
     from eoslog.groups.offsets_index import GroupOffsetsIndex
-    from eoslog.storage.producer_state_store import ProducerStateStore
+    from eoslog.storage.lmdb_environment import LmdbEnvironment
 
-    rows = ProducerStateStore(topic.path / "other")
+    lmdb = LmdbEnvironment(topic.path / "other")
     fresh = GroupLog(
         parts_of(topic).files.partitions,
-        GroupOffsetsIndex(rows),
+        GroupOffsetsIndex(lmdb),
         False,
         parts_of(topic).files.session.shared,
     )
     with fresh.caught_up(fresh.of(number)) as state:
         assert len(state.members("g").value.members) == 1
-    rows.close()
+    lmdb.close()
     consumer.poll(timeout=0)
     assert now(topic) == before
 

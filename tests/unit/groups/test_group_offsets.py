@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from background_work import do_background_work
@@ -17,6 +18,7 @@ from store_copies import copy_store
 import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.errors import (
     CorruptRecordError,
     GroupIdNotFoundError,
@@ -39,7 +41,7 @@ from eoslog.groups.records import (
     encode_offset_key,
 )
 from eoslog.groups.records import encode_offset_value as encoded
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.lmdb_environment import LmdbEnvironment, StateStoreDamagedError
 from eoslog.store.store import abandon, engine_of, parts_of
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
@@ -85,7 +87,7 @@ class World:
         """The state as it grew, replayed from the log, and taken up from LMDB."""
         yield self.offsets
         self.fresh_count += 1
-        other = ProducerStateStore(self.tmp_path / f"state-{self.fresh_count}")
+        other = LmdbEnvironment(self.tmp_path / f"state-{self.fresh_count}")
         files = parts_of(self.store).files
         yield GroupOffsets(
             files.partitions, GroupOffsetsIndex(other), files.config, False, files.session.shared
@@ -94,7 +96,7 @@ class World:
         self.offsets.log.persist_all()
         yield GroupOffsets(
             files.partitions,
-            GroupOffsetsIndex(files.rows),
+            GroupOffsetsIndex(files.lmdb),
             files.config,
             False,
             files.session.shared,
@@ -606,12 +608,12 @@ def test_opening_reads_only_what_lmdb_does_not_have(open_store, tmp_path, monkey
 def test_pending_offsets_are_kept_too(world):
     world.pending(5, {FOO_0: 1})
     world.offsets.log.persist_all()
-    kept = GroupOffsetsIndex(parts_of(world.store).files.rows).read(world.log().partition)
+    kept = GroupOffsetsIndex(parts_of(world.store).files.lmdb).read(world.log().partition)
     assert [row.producer_id for row, _ in kept.rows] == [5]
     world.end(5, commit=True)
     world.offsets.fetch("g", FOO_0)
     world.offsets.log.persist_all()
-    kept = GroupOffsetsIndex(parts_of(world.store).files.rows).read(world.log().partition)
+    kept = GroupOffsetsIndex(parts_of(world.store).files.lmdb).read(world.log().partition)
     assert [(row.producer_id, one.value.offset) for row, one in kept.rows] == [(-1, 1)]
 
 
@@ -638,7 +640,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
 def test_lmdb_lost_while_open_is_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
-    parts_of(world.store).files.rows.environment.begin_anew()
+    parts_of(world.store).files.lmdb.begin_anew()
     world.commit({FOO_0: 3})
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
@@ -653,7 +655,7 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     whole = index.write
 
     def write(*arguments):
-        parts_of(world.store).files.rows.environment.begin_anew()
+        parts_of(world.store).files.lmdb.begin_anew()
         monkeypatch.setattr(index, "write", whole)
         whole(*arguments)
 
@@ -664,8 +666,12 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     world.expect(FOO_1, 2)
 
 
+def ending_at(log_end_offset, partition, topic=CONSUMER_OFFSETS_TOPIC):
+    return SimpleNamespace(topic=topic, partition=partition, log_end_offset=log_end_offset)
+
+
 def test_forgetting_rows_leaves_other_partitions(tmp_path):
-    store = ProducerStateStore(tmp_path)
+    store = LmdbEnvironment(tmp_path)
     index = GroupOffsetsIndex(store)
     rows = [
         (RowKey(producer_id, OffsetKey("g", where)), WrittenOffset(OffsetValue(9), 4))
@@ -674,19 +680,20 @@ def test_forgetting_rows_leaves_other_partitions(tmp_path):
     ]
     for number in (0, 1, 2):
         index.write(number, 10, rows, 0, since=None)
-    store.delete_group_rows(1)
-    store.delete_group_rows(1)
-    store.delete_group_rows_beyond(2, 9)
+    index.delete(1)
+    index.delete(1)
+    index.delete_untrue(ending_at(9, 2))
     assert index.read(1) is None
     assert index.read(2) is None
     assert sorted(index.read(0).rows) == sorted(rows)
-    store.delete_group_rows_beyond(0, 10)
+    index.delete_untrue(ending_at(10, 0))
+    index.delete_untrue(ending_at(9, 0, "t"))
     assert index.read(0).offset == 10
     store.close()
 
 
 def test_rows_of_several_processes_only_go_forward(tmp_path):
-    store = ProducerStateStore(tmp_path)
+    store = LmdbEnvironment(tmp_path)
     index = GroupOffsetsIndex(store)
 
     def row(offset):
@@ -701,7 +708,7 @@ def test_rows_of_several_processes_only_go_forward(tmp_path):
     assert index.write(0, 30, [row(29)], 0, since=15)
     assert index.read(0) == (30, [row(29)])
     # A third one found the rows damaged: whoever knows only changes has to write all.
-    store.delete_group_rows(0)
+    index.delete(0)
     assert not index.write(0, 40, [], 0, since=30)
     assert index.read(0) is None
     assert index.write(0, 40, [row(29)], 0, since=None)
@@ -712,7 +719,7 @@ def test_rows_lost_in_another_process_are_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
     number = world.offsets.log.partition_of("g")
-    parts_of(world.store).files.rows.delete_group_rows(number)
+    world.offsets.log.index.delete(number)
     world.commit({FOO_0: 3})
     world.offsets.log.persist_all()
     world.expect(FOO_0, 3)
@@ -820,7 +827,7 @@ def test_rows_that_are_older_than_the_log_are_dropped(world):
     world.offsets.log.persist_all()
     files = parts_of(world.store).files
     late = GroupOffsets(
-        files.partitions, GroupOffsetsIndex(files.rows), files.config, False, files.session.shared
+        files.partitions, GroupOffsetsIndex(files.lmdb), files.config, False, files.session.shared
     )
     assert late.fetch("g", FOO_1) == OffsetAndMetadata(2)
     keys = [encode_offset_key("g", where) for where in (FOO_0, FOO_1)]

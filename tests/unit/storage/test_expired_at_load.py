@@ -9,7 +9,7 @@ from eoslog.errors import OutOfOrderSequenceError, StoreFullError
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.store.checkpointer import Checkpointer
-from eoslog.store.store import abandon, engine_of, parts_of
+from eoslog.store.store import abandon, engine_of
 
 OLD_MS = 1_000_000
 IDLE, YOUNG, OPEN = 7, 8, 9
@@ -72,7 +72,7 @@ def test_they_stay_forgotten(open_store):
     for _ in range(2):
         store = open_store()
         assert known(engine_of(store).partition("t", 0)) == [YOUNG, OPEN]
-        rows = parts_of(store).files.rows.rows_after(store.topics()["t"].topic_id, 0, 0, 10)
+        rows = engine_of(store).partition("t", 0).producer_state.rows.rows_after(0, 10)
         assert [producer_id for producer_id, _ in rows] == [YOUNG, OPEN]
         store.close()
 

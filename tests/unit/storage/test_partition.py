@@ -143,7 +143,7 @@ def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
     partition.producer_state.persist()
     assert partition.log.evicted_producer_count == 4
-    parts_of(store).files.rows.environment.begin_anew()
+    parts_of(store).files.lmdb.begin_anew()
     with pytest.raises(StoreFailedError, match="reopen"):
         partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
     with pytest.raises(StoreFailedError, match="reopen"):

@@ -176,9 +176,9 @@ def test_rows_that_another_process_stored_are_enough(store, other):
     # Only a record behind: that is left as it is, and what is stored is known.
     partition.producer_state.persist(behind_max=10)
     assert partition.producer_state.persisted_offset == 6
-    assert parts_of(store).files.rows.read_head(partition.topic_id, 0).offset == 6
+    assert partition.producer_state.rows.read_head().offset == 6
     partition.producer_state.persist()
-    assert parts_of(store).files.rows.read_head(partition.topic_id, 0) == (7, 3)
+    assert partition.producer_state.rows.read_head() == (7, 3)
     peer.run("engine_of(store).partition('t', 0).producer_state.persist()")
     assert peer.value("engine_of(store).partition('t', 0).producer_state.persisted_offset") == 7
 

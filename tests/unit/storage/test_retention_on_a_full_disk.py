@@ -10,7 +10,7 @@ from stores import QUIET
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFullError
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.store.retention import apply_retention
 from eoslog.store.store import abandon, engine_of, parts_of
 
@@ -73,8 +73,8 @@ def is_known_after_a_kill(store: eoslog.Store, *, without: str) -> bool:
 def test_with_a_snapshot_alone_all_that_is_due_goes_and_the_rows_follow(
     store, monkeypatch, without
 ):
-    rows = ProducerStateStore.write_rows
-    monkeypatch.setattr(ProducerStateStore, "write_rows", full_once(rows))
+    rows = ProducerRows.write_rows
+    monkeypatch.setattr(ProducerRows, "write_rows", full_once(rows))
     count = len(bases(store))
     assert retain(store) == count - 1
     assert is_known_after_a_kill(store, without=without)

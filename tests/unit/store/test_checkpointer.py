@@ -12,6 +12,7 @@ from eoslog.common import clock
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.storage.producer_rows import ProducerRows
 from eoslog.store.store import abandon, engine_of, parts_of
 
 T0 = TopicPartition("t", 0)
@@ -124,7 +125,7 @@ def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
         raise StoreFullError("no room for rows")
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts_of(store).files.rows, "write_rows", refuse)
+        patch.setattr(ProducerRows, "write_rows", refuse)
         store.producer().append("t", 0, [b"x"])
         eventually(lambda: counts(store)["error_count"] >= 2)
     assert counts(store)["errors"] == ["t-0: StoreFullError: no room for rows"]

@@ -19,7 +19,6 @@ from eoslog.storage import (
     offset_checkpoints,
     opened_partitions,
     partition_directory,
-    producer_state_store,
 )
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.unified_log import UnifiedLog
@@ -102,7 +101,7 @@ CLOSING = {
     "C6 aside": after(atomic_file, "write_aside"),
     "C6 first file": after(atomic_file, "put_in_place"),
     "C6": after(store_files.StoreFiles, "_write_checkpoints"),
-    "C7": after(producer_state_store.ProducerStateStore, "write_session"),
+    "C7": after(store_files, "write_lmdb_mark"),
     "C8": after(store_files, "write_clean_close"),
 }
 

@@ -9,12 +9,12 @@ from store_copies import copy_store
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.groups import log as group_log
-from eoslog.storage import log_opener, producer_state_store, topic_registry
+from eoslog.storage import log_opener, topic_registry
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.internal_compaction import InternalCompaction
 from eoslog.store.store import abandon, parts_of
-from eoslog.transactions import compacted_log
+from eoslog.transactions import compacted_log, state_index
 from eoslog.transactions.state_key import state_partition_of
 
 SEGMENT_BYTES = 16_384
@@ -331,7 +331,7 @@ def test_a_store_with_large_segments_goes_on(tmp_path, monkeypatch):
 
 def test_what_holds_is_copied_no_more_often_than_as_much_was_written(store, monkeypatch):
     """A partition with much that holds is due again once it is twice as large."""
-    monkeypatch.setattr(producer_state_store, "LIVE_STEP_BYTES", 1)
+    monkeypatch.setattr(state_index, "LIVE_STEP_BYTES", 1)
     log = parts_of(store).files.state_log
     names = same_partition_ids("busy", 200)
     for name in names:

@@ -26,7 +26,7 @@ FILES = (
     "/eoslog/session/store_session.py",
     "/eoslog/session/lock.py",
     "/eoslog/session/process_slots.py",
-    "/eoslog/storage/producer_state_store.py",
+    "/eoslog/transactions/state_index.py",
     "/eoslog/storage/lmdb_environment.py",
     "/eoslog/fs/file_lock.py",
     "/eoslog/storage/topic_registry.py",

@@ -78,15 +78,15 @@ def test_a_process_that_hangs_inside_a_write_of_lmdb_is_named(tmp_path, monkeypa
         other.run("store = eoslog.open(path, durability=None)", path=path)
         other.run("inside, go_on = threading.Event(), threading.Event()")
         other.run("def hang(_): inside.set(); go_on.wait()")
-        other.run("lmdb = parts_of(store).files.rows.environment")
-        other.run("writer = threading.Thread(target=lambda: lmdb.within(hang, write=True))")
+        other.run("lmdb = parts_of(store).files.lmdb")
+        other.run("writer = threading.Thread(target=lambda: lmdb.write(hang))")
         other.run("writer.start(); inside.wait()")
-        ours = parts_of(store).files.rows.environment
+        ours = parts_of(store).files.lmdb
         with pytest.raises(StoreInUseError, match=f"process {other.pid} has held"):
-            ours.within(lambda _: None, write=True)
-        ours.within(lambda _: None, write=False)
+            ours.write(lambda _: None)
+        ours.read(lambda _: None)
         other.run("go_on.set(); writer.join()")
-        ours.within(lambda _: None, write=True)
+        ours.write(lambda _: None)
         other.run("store.close()")
 
 

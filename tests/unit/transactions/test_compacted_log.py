@@ -6,7 +6,7 @@ import pytest
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreVersionError
-from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.storage.lmdb_environment import StateStoreDamagedError
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import _record_of_index
 from eoslog.transactions.compacted_partition import StateRecord
@@ -91,7 +91,7 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     """
     log = parts_of(store).files.state_log
     number, key = state_partition_of("x"), transaction_key("x")
-    entries, rows = parts_of(store).files.transactions.entries, parts_of(store).files.rows
+    entries, index = parts_of(store).files.transactions.entries, parts_of(store).files.state_index
     told = entries.changed
 
     def take_over() -> None:
@@ -111,47 +111,47 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     newest = []
     for _ in range(3):
         log.persist()
-        newest.append(_record_of_index(key, rows.read_state(key)).offset)
+        newest.append(_record_of_index(key, index.read_state(key)).offset)
         assert log.transaction("x").offset == newest[-1]
     assert newest == [entries.find("x").record_offset] * 3
-    assert rows.read_applied(number) == newest[-1] + 1
+    assert index.read_applied(number) == newest[-1] + 1
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     log = parts_of(store).files.state_log
     log.append(MADE_UP, "a", {"n": 1})
     log.persist()
-    parts_of(store).files.rows.environment.begin_anew()
+    parts_of(store).files.lmdb.begin_anew()
     assert log.get(MADE_UP, "a")["n"] == 1
     assert log.names(MADE_UP) == ["a"]
     log.persist()
-    assert parts_of(store).files.rows.read_state(state_key(MADE_UP, "a"))
+    assert parts_of(store).files.state_index.read_state(state_key(MADE_UP, "a"))
 
 
 @pytest.mark.parametrize("says_so", [True, False])
 def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeypatch, says_so):
     """What is compacted is listed so: an id that is left out would go with its segment."""
     monkeypatch.setattr("eoslog.transactions.compacted_log._KEYS_PER_LOOK", 4)
-    log, rows = parts_of(store).files.state_log, parts_of(store).files.rows
+    log, index = parts_of(store).files.state_log, parts_of(store).files.state_index
     names = [f"{number:03}" for number in range(10)]
     for name in names:
         log.append(MADE_UP, name, {})
         store.producer(transactional_id=name).init_transactions()
     log.persist()
-    states_after = rows.states_after
+    states_after = index.states_after
 
     def lost(prefix, key, count):
         if key != prefix:
-            monkeypatch.setattr(rows, "states_after", states_after)
-            rows.environment.begin_anew()
+            monkeypatch.setattr(index, "states_after", states_after)
+            index.environment.begin_anew()
             if says_so:
                 raise StateStoreDamagedError("it is begun anew")
         return states_after(prefix, key, count)
 
-    monkeypatch.setattr(rows, "states_after", lost)
+    monkeypatch.setattr(index, "states_after", lost)
     assert [name for name, _ in log.transactions()] == names
     log.persist()
-    monkeypatch.setattr(rows, "states_after", lost)
+    monkeypatch.setattr(index, "states_after", lost)
     assert log.names(MADE_UP) == names
 
 
@@ -194,3 +194,16 @@ def test_producer_ids_come_in_blocks_that_are_durable_first(store):
         == first + 2000
     )
     assert parts_of(store).files.partitions.state_partition(0).recovery_point == 2
+
+
+def test_states_of_the_index_come_back_until_they_are_cleared(store):
+    index = parts_of(store).files.state_index
+    index.write_states([(b"\x03\xe8a", b"1"), (b"\x03\xe9b", b"2")], [(7, 30)])
+    index.write_states([(b"\x03\xe8a", b"3")], [(7, 40), (8, 1)])
+    assert index.read_state(b"\x03\xe8a") == b"3"
+    assert index.read_state(b"\x03\xe8x") is None
+    assert index.states_after(b"\x03\xe8", b"\x03\xe8", 9) == [(b"\x03\xe8a", b"3")]
+    assert [index.read_applied(number) for number in (7, 8, 9)] == [40, 1, None]
+    index.clear()
+    assert index.states_after(b"", b"", 9) == []
+    assert index.read_applied(7) is None

@@ -1448,7 +1448,7 @@ def test_a_reopened_partition_knows_its_open_transactions_among_many_producers(o
     at.store.commit_prepared([token])
     assert partition.last_stable_offset == 32
     at.store.close()
-    assert parts_of(at.store).files.rows.path.exists()
+    assert parts_of(at.store).files.lmdb.path.exists()
     partition = CoordinatedStore(open_store("commit", **settings)).partition("a-0")
     assert partition.open_transactions() == []
 
