@@ -67,7 +67,7 @@ def test_whatever_the_system_refuses_the_records_are_in(path, monkeypatch, part)
     store = eoslog.open(path)
     store.producer(config={"linger.ms": 60_000}).send("rows", b"gathered")
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", refusing(os.listdir))
+        patched.setattr(Path, "iterdir", refusing(Path.iterdir))
         patched.setattr(os, "unlink", refusing(os.unlink))
         patched.setattr(lock, "UnforkedFile", refusing(lock.UnforkedFile))
         with pytest.raises(StoreError, match="not now") as caught:
