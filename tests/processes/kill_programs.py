@@ -35,6 +35,7 @@ from eoslog.errors import (
     InvalidProducerEpochError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    StagedCommitError,
     StagedRunFencedError,
     TopicAlreadyExistsError,
     TransactionAbortableError,
@@ -152,6 +153,11 @@ def loads(hand: Hand, lane: str, lane_number: int, seed: int) -> None:
             while noise.random() < 0.95 and one_load(hand, run_id, lane, lane_number, noise):
                 pass
         except StagedRunFencedError:
+            hand.say("fenced", lane)
+        except StagedCommitError as error:
+            # The newer run was begun, or committed, while this one was staging.
+            if "was overtaken" not in str(error):
+                raise
             hand.say("fenced", lane)
         except UnstableOffsetCommitError:
             hand.say("again", lane)
