@@ -332,6 +332,11 @@ def altered_topic_config(
     return altered
 
 
+def settings_text(config: Mapping[str, ConfigValue]) -> str:
+    """Return settings for a log line, each after a comma; no text if there are none."""
+    return "".join(f", {name}={value}" for name, value in sorted(config.items()))
+
+
 def _check_fits_segment(config: Mapping[str, ConfigValue]) -> None:
     segment_bytes = config.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
     message_bytes = config.get(MESSAGE_BYTES)

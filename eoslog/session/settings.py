@@ -11,7 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from eoslog.bindings.record_batch import crc32c
-from eoslog.common.config import OPENING_SETTINGS, ConfigValue, altered_config, parse_config
+from eoslog.common.config import (
+    OPENING_SETTINGS,
+    ConfigValue,
+    altered_config,
+    parse_config,
+    settings_text,
+)
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, InvalidConfigError, StoreVersionError
@@ -29,8 +35,7 @@ class StoreSettings:
     config: Mapping[str, ConfigValue] = field(default_factory=lambda: MappingProxyType({}))
 
     def __str__(self) -> str:
-        own = "".join(f", {name}={value}" for name, value in sorted(self.config.items()))
-        return f"durability={self.durability}{own}"
+        return f"durability={self.durability}{settings_text(self.config)}"
 
     def altered(
         self, config: Mapping[str, object], durability: Durability | None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from eoslog.common.config import altered_topic_config, parse_topic_config
+from eoslog.common.config import altered_topic_config, parse_topic_config, settings_text
 from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, folded_name
 from eoslog.errors import (
     EoslogError,
@@ -86,7 +86,7 @@ class StoreTopics:
                 )
                 self._registry.add(*new)
                 for topic in new:
-                    own = _listed(topic.config)
+                    own = settings_text(topic.config)
                     _log.info(
                         "topic %s: created, partitions=%d%s", topic.name, topic.partitions, own
                     )
@@ -152,8 +152,8 @@ class StoreTopics:
                 self._registry.alter(altered)
                 _log.info(
                     "topic %s: altered from partitions=%d%s to partitions=%d%s",
-                    *(name, topic.partitions, _listed(topic.config)),
-                    *(altered.partitions, _listed(altered.config)),
+                    *(name, topic.partitions, settings_text(topic.config)),
+                    *(altered.partitions, settings_text(altered.config)),
                 )
         self.follow_alterations(producers())
         return altered
@@ -162,7 +162,7 @@ class StoreTopics:
         """Have what is open here go on with the settings and partitions that topics have now."""
         alterations = self._registry.alterations
         if alterations != self._followed:
-            self._partitions.opened()  # They follow with each look.
+            self._partitions.follow_topics()
             for producer in producers:
                 ProducerInternals(producer).follow_topics()
             self._followed = alterations
@@ -250,7 +250,3 @@ def _altered_count(topic: TopicDescription, given: int | None) -> int:
             "records would be lost"
         )
     return count
-
-
-def _listed(config: Mapping[str, object]) -> str:
-    return "".join(f", {name}={value}" for name, value in sorted(config.items()))
