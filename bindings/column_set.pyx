@@ -3,8 +3,6 @@
 
 from eoslog import errors
 
-import numpy
-
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
@@ -64,6 +62,7 @@ cdef class ColumnSet:
             return [(0, self)]
         if self.columns.count == 0:
             return found
+        import numpy
         partitions = numpy.empty(self.columns.count, numpy.int32)
         order = numpy.empty(self.columns.count, numpy.int64)
         ends = numpy.zeros(count, numpy.int64)

@@ -5,8 +5,6 @@ copied.
 
 from collections.abc import Mapping
 
-import numpy
-
 from eoslog import errors
 
 cimport cython
@@ -65,6 +63,7 @@ cdef ColumnHolder open_column(object source, str name):
             source.validate()            # ValueError where pyarrow's buffers are too short.
         open_arrow(holder, source, name)
         return holder
+    import numpy
     if isinstance(source, numpy.ndarray):
         open_numpy(holder, source, name)
         return holder
@@ -212,6 +211,7 @@ cdef bint offsets_rise(const Column* column) noexcept nogil:
 
 
 cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
+    import numpy
     cdef const uint8_t[:, ::1] rows
     if source.dtype.kind == "S" and source.ndim == 1:
         # numpy pads with zeros and hides them: a cell is what item access shows.
@@ -239,6 +239,7 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
     """Timestamps in milliseconds as a contiguous int64 array, or None for the default timestamp."""
     if timestamps is None:
         return None
+    import numpy
     array = timestamp_column(timestamps)
     if array.ndim != 1:
         raise ValueError(f"timestamps must have one dimension, got {array.ndim}")
@@ -253,6 +254,7 @@ cdef object timestamp_column(object timestamps):
     Raises TypeError, ValueError for nulls and for what is beyond 64 bits, InvalidTimestampError for
     times before 1970. The integer -1 is none.
     """
+    import numpy
     try:
         has_nulls, array = array_of_times(timestamps)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
@@ -276,6 +278,7 @@ cdef tuple array_of_times(object times):
     """
     if isinstance(times, (str, bytes, bytearray)):
         raise TypeError("it is not a column")
+    import numpy
     if isinstance(times, numpy.ma.MaskedArray):
         return numpy.ma.is_masked(times), numpy.asarray(times)
     if not hasattr(times, "to_numpy"):
@@ -296,6 +299,7 @@ cdef object milliseconds_of(object times):
     """Datetimes as milliseconds, rounded down. ValueError for what is beyond 64 bits of them, and
     for what is no time.
     """
+    import numpy
     cdef bint is_beyond = numpy.isnat(times).any()
     found = times
     try:
@@ -376,6 +380,7 @@ cdef object header_cells(object headers):
         return headers
     if hasattr(headers, "to_pylist"):
         return headers.to_pylist()
+    import numpy
     if isinstance(headers, numpy.ma.MaskedArray):
         return headers.tolist()          # With None for what is masked.
     if hasattr(headers, "to_list"):

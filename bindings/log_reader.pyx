@@ -7,8 +7,6 @@ committed one waits while another thread takes the log up again, and what is dec
 
 from typing import NamedTuple
 
-import numpy
-
 from eoslog import errors
 
 cimport cython
@@ -179,6 +177,7 @@ cdef class LogReader(OpenedLog):
         self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
         FetchSizes* sizes, object into, Fault* fault,
     ) except *:
+        import numpy
         cdef Columns columns = into
         cdef FetchColumns target
         cdef int64_t records_max = fetch_records_max(found, max_records)
@@ -224,6 +223,7 @@ cdef class LogReader(OpenedLog):
         cdef int64_t position = 0
         cdef int64_t taken = 0
         cdef BatchHeader header
+        import numpy
         types = numpy.zeros(len(offsets), numpy.int32)
         while taken < len(offsets):
             batch_header_load(found.data + position, &header)
@@ -422,6 +422,7 @@ cdef tuple copied_cells(
     """Return the bytes of the cells one after the other, and the bitmap of the cells that are not
     null, if any is null.
     """
+    import numpy
     cdef uint8_t[::1] data = numpy.empty(data_bytes, numpy.uint8)
     cdef uint8_t[::1] validity = None
     cdef uint8_t* data_at = &data[0] if data_bytes else NULL

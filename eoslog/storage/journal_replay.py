@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, half_header, record_at
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
@@ -269,7 +267,7 @@ def ranges_of(path: Path) -> Iterator[JournaledRange]:
 
 
 def _read(descriptor: int, position_bytes: int, count: int) -> memoryview:
-    data = view = np.empty(count, dtype=np.uint8).data
+    data = view = memoryview(bytearray(count))
     while view:
         done = os.preadv(descriptor, [view], position_bytes)
         if not done:

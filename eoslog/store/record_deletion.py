@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-import numpy
-
 from eoslog.common.arguments import whole_number
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import OffsetOutOfRangeError, StoreFullError
@@ -157,6 +155,6 @@ def _older_left(partition: UnifiedLog, offset: int, before_ms: int | None) -> in
         columns = partition.fetch_columns(offset, _SCAN_BYTES, -1, "read_committed")
         if columns is None:
             break
-        count += int(numpy.count_nonzero(columns.timestamps < before_ms))
+        count += int((columns.timestamps < before_ms).sum())
         offset = columns.next_offset
     return count

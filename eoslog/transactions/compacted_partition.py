@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
-import numpy
-
 from eoslog.bindings.log_reader import Columns, KeyedRecords
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
@@ -233,12 +231,12 @@ def decisions_from(
     """The records from an offset on of decided and incomplete transactions, or of `complete` ones
     too; oldest first.
     """
-    wanted = _DECIDED_STATES + (_COMPLETE_STATES if complete else ())
+    first, last = _DECIDED_STATES[0], (_COMPLETE_STATES if complete else _DECIDED_STATES)[-1]
     for columns in _columns_from(partition, offset):
         data, starts, ends = columns.value_data, columns.value_offsets, columns.value_offsets[1:]
-        long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
+        (long_enough,) = (ends - starts[:-1] > _STATE_BYTE).nonzero()
         states = data[starts[long_enough] + _STATE_BYTE]
-        for index in long_enough[numpy.isin(states, wanted)].tolist():
+        for index in long_enough[(states >= first) & (states <= last)].tolist():
             if is_transaction_key(_key_at(columns, index)):
                 value = data[starts[index] : ends[index]].tobytes()
                 yield StateRecord(value, int(columns.offsets[index]))
@@ -263,7 +261,7 @@ def keys_below(partition: UnifiedLog, upper_bound: int) -> set[bytes]:
     """
     found: set[bytes] = set()
     for columns in _columns_from(partition, 0, upper_bound):
-        count = int(numpy.searchsorted(columns.offsets, upper_bound))
+        count = int(columns.offsets.searchsorted(upper_bound))
         data, ends = columns.key_data.tobytes(), columns.key_offsets[: count + 1].tolist()
         found.update(data[start:end] for start, end in pairwise(ends))
     return set(filter(is_known_key, found))
