@@ -14,8 +14,9 @@ cdef class OpenedLog:
     cdef CommitJournal _journal              # None: durability is by the files alone.
     cdef object __weakref__
     cdef int64_t _checkpoint                 # Everything below was synced, index files too.
-    cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes
+    cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes, _watched_bytes
     cdef readonly str path
+    cdef readonly str shown_path             # As the user knows it; else that of an overlay.
     cdef readonly str topic
     cdef readonly int partition
     cdef readonly bint attached              # Other processes had it open already.
@@ -27,6 +28,7 @@ cdef class OpenedLog:
 
     cdef int _set_topic_options(self, LogOptions* options, dict config) except -1
     cdef int _set_options(self, dict config) except -1
+    cdef int _watch(self, overlay) except -1
     cdef int _open_page(
         self, str control_path, bytes session, bytes topic_id, bytes boot_id) except -1
     cdef int _let_others_in(self) except -1

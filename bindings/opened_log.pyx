@@ -42,14 +42,15 @@ from eoslog.native.log_follow cimport log_attach, log_attach_lock
 from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_map, eos_maps_keep_locks, eos_open, eos_reserve, munmap,
+    close_fd, eos_file_bytes, eos_is_unchanged, eos_map, eos_maps_keep_locks, eos_open,
+    eos_reserve, munmap,
 )
 from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
     SegmentFile, deleted_segments_free, log_end, log_enter_files, log_failure, log_free,
     log_init, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from eoslog.native.segment cimport Segment
+from eoslog.native.segment cimport SEGMENT_REOPENED, Segment
 from eoslog.native.status cimport (
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
 )
@@ -83,10 +84,12 @@ cdef class OpenedLog:
                  str spare_path, str cut_path, dict config not None, bint clean,
                  Py_ssize_t recovery_point=0, Py_ssize_t log_start_offset=0,
                  bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
-                 LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None):
+                 LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None,
+                 overlay=None, str shown_path=None):
         if self._page_map != NULL:
             raise ValueError("the partition log is already open")
         self.path = path
+        self.shown_path = path if shown_path is None else shown_path
         self.topic = topic
         if not 0 <= partition <= 0x7FFFFFFF:
             raise ValueError(f"partition {partition} is outside [0, 2**31)")
@@ -107,6 +110,7 @@ cdef class OpenedLog:
         if config.get("eoslog.page.unsynced", 0):
             self._log.page_directory = self._page_directory_bytes
         self._set_options(config)
+        self._watch(overlay)
         self._log.process_id = os.getpid()
         self._shared = shared
         if shared is not None:
@@ -194,6 +198,21 @@ cdef class OpenedLog:
         self._log.options.holes_below = config.get("eoslog.holes.below", 0)
         if self._log.options.segment.fill_bytes < 4096:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']} is below 4096")
+        return 0
+
+    cdef int _watch(self, overlay) except -1:
+        """In an overlay: have its links hold while a file is as it is described: by its path,
+        device, inode and the time of its last change, in seconds and nanoseconds.
+        """
+        if overlay is None:
+            return 0
+        self._watched_bytes = os.fsencode(overlay[0])
+        self._log.options.segment.overlay = True
+        self._log.options.segment.session.path = self._watched_bytes
+        self._log.options.segment.session.device = overlay[1]
+        self._log.options.segment.session.inode = overlay[2]
+        self._log.options.segment.session.changed_s = overlay[3]
+        self._log.options.segment.session.changed_ns = overlay[4]
         return 0
 
     cdef int _open_page(
@@ -429,9 +448,14 @@ cdef class OpenedLog:
             # A file is gone: another process is deleting the topic.
             raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
         return raise_status(
-            status, fault, f"{self.topic}-{self.partition}", self.path if path is None else path)
+            status, fault, f"{self.topic}-{self.partition}",
+            self.shown_path if path is None else path)
 
     cdef int _check_open(self) except -1:
+        if self._log.options.segment.overlay and (
+                not eos_is_unchanged(&self._log.options.segment.session)):
+            raise errors.StoreReopenedError(
+                f"{self.topic}-{self.partition}: {SEGMENT_REOPENED.decode()}: open it again")
         if self._page_map == NULL or self._log.closed or not self._log.opened:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} is closed")
         if control_flag(&self._log.page.deleted):
@@ -488,7 +512,7 @@ cdef class OpenedLog:
 
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1:
         return raise_status(
-            status, fault, f"{self.topic}-{self.partition} at offset {offset}", self.path)
+            status, fault, f"{self.topic}-{self.partition} at offset {offset}", self.shown_path)
 
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2:
         cdef int64_t end
@@ -638,7 +662,12 @@ cdef class OpenedLog:
         return total
 
     def segment_files(self):
-        """One dict a segment, oldest first: base_offset, size_bytes, path. No file is read."""
+        """One dict a segment, oldest first: base_offset, size_bytes, path. No file is read.
+
+        Of a log that is only read, the segment that a recovery would write to is left out while it
+        is empty.
+        """
+        cdef Segment* segment
         cdef list found = []
         cdef int32_t index
         self._check_open()
@@ -646,11 +675,12 @@ cdef class OpenedLog:
         log_view_end(&self._log)
         pthread_mutex_lock(&self._log.segments_lock)
         for index in range(self._log.segment_count):
-            found.append((self._log.segments[index].base_offset,
-                          self._log.segments[index].used_bytes))
+            segment = self._log.segments[index]
+            if segment.used_bytes > 0 or not self._log.options.segment.overlay:
+                found.append((segment.base_offset, segment.used_bytes))
         pthread_mutex_unlock(&self._log.segments_lock)
         return [{"base_offset": base_offset, "size_bytes": size_bytes,
-                 "path": os.path.join(self.path, f"{base_offset:020d}.log")}
+                 "path": os.path.join(self.shown_path, f"{base_offset:020d}.log")}
                 for base_offset, size_bytes in found]
 
     def segments(self):

@@ -13,7 +13,8 @@ from eoslog.native.status cimport (
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_FENCED, STATUS_INVALID_RECORD,
     STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_LOCK_HELD,
     STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
-    STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_SEGMENT_FULL, STATUS_SEQUENCE_GAP,
+    STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_REOPENED, STATUS_SEGMENT_FULL,
+    STATUS_SEQUENCE_GAP,
 )
 
 
@@ -34,6 +35,7 @@ _CLASSES = {
     <int>STATUS_COORDINATOR_FENCED: errors.TransactionCoordinatorFencedError,
     <int>STATUS_LOCK_HELD: errors.StoreInUseError,
     <int>STATUS_FELL_BEHIND: errors.FellBehindError,
+    <int>STATUS_REOPENED: errors.StoreReopenedError,
 }
 
 
@@ -74,7 +76,7 @@ cdef object fault_error(Status status, const Fault* fault, str context, str path
         message = f"{context}: {reason}: {os.strerror(fault.os_errno)}"
     elif status == STATUS_LOCK_HELD:
         message = f"{context}: {reason}: process {fault.actual}"
-    elif status == STATUS_CLOSED:
+    elif status == STATUS_CLOSED or status == STATUS_REOPENED:
         message = f"{context}: {reason}"
     return _CLASSES.get(<int>status, errors.StoreError)(message)
 

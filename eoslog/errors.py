@@ -456,7 +456,26 @@ class OutOfMemoryError(StoreError, MemoryError):
 
 
 class StoreReadOnlyError(StoreError):
-    """The file system or the store's directory cannot be written to: change that, then reopen."""
+    """The file system or the store's directory cannot be written to: change that, then reopen. Or
+    the store was opened with `read_only=True`: open it without.
+    """
+
+    fatal = True
+
+
+class StoreReopenedError(StoreError):
+    """A store that is only read was opened by another process since, which may have changed it.
+
+    What was read is right as of then. Open it again, and go on at the same positions.
+    """
+
+    fatal = True
+
+
+class RecoveryNeededError(StoreError):
+    """After a power cut records may be in commit journals alone, which reading does not write back:
+    open the store once without `read_only`.
+    """
 
     fatal = True
 

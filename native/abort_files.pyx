@@ -20,7 +20,8 @@ from eoslog.native.crc32c cimport crc32c
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_replay cimport MARKER_COMMIT, log_end_transaction, marker_load
 from eoslog.native.mapped_io cimport (
-    ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all, eos_pwrite_all, eos_truncate,
+    ENOMEM, close_fd, eos_file_bytes, eos_open, eos_own_link, eos_pread_all, eos_pwrite_all,
+    eos_truncate,
 )
 from eoslog.native.ongoing_transactions cimport (
     OngoingTransactions, ongoing_add, ongoing_free, ongoing_init,
@@ -102,7 +103,9 @@ cdef Status store_of_segment(
     if encoded_bytes < 0:
         return fault(out, STATUS_NO_MEMORY, "no memory for entries of an abort index", 0, 0)
     segment_path(log.directory, base_offset, b".txnindex", path)
-    error = eos_open(path, True, False, &fd)
+    error = eos_own_link(path) if log.options.segment.overlay else 0
+    if error == 0:
+        error = eos_open(path, True, False, &fd)
     if error == 0:
         error = eos_truncate(fd, position)
         if error == 0:
@@ -197,7 +200,9 @@ cdef Status abort_file_trim(
     if encoded_bytes < 0:
         return fault(out, STATUS_NO_MEMORY, "no memory for entries of an abort index", 0, 0)
     segment_path(log.directory, base_offset, b".txnindex", path)
-    if eos_open(path, False, False, &fd) == 0:
+    if log.options.segment.overlay:
+        error = eos_own_link(path)
+    if error == 0 and eos_open(path, False, False, &fd) == 0:
         error = equal_bytes(fd, encoded, encoded_bytes, &kept_bytes, &file_bytes)
         if error == 0 and kept_bytes < file_bytes:
             error = eos_truncate(fd, kept_bytes)

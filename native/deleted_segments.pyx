@@ -149,7 +149,7 @@ cdef bint remove_files(PartitionLog* log, Segment* segment, bint held) noexcept 
     if held:
         unlink(path)                     # His map keeps the file.
         return eos_is_missing(path)
-    if eos_open(path, False, True, &fd) == 0:
+    if not segment.foreign and eos_open(path, False, True, &fd) == 0:
         # Without a map of ours it is free to be used again, and without a name not yet freed.
         segment_unload(segment)
         fd = spare_keep(log.spare_directory, log.options.spare_segments, path, fd)

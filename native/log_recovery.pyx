@@ -22,12 +22,13 @@ from eoslog.native.control_page cimport (
     control_keep_synced, control_load, control_store, control_synced_before,
 )
 from eoslog.native.deleted_segments cimport derived_files_remove
+from eoslog.native.empty_segment cimport empty_segment_make_anew
 from eoslog.native.index_file cimport index_file_lookup
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_read_pages,
-    eos_read_pages_alone, eos_sync_data, eos_sync_directory,
+    close_fd, eos_dirty_again, eos_first_hole, eos_is_link, eos_now_ms, eos_open, eos_pwrite_all,
+    eos_read_pages, eos_read_pages_alone, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -35,6 +36,7 @@ from eoslog.native.partition_log cimport (
     log_publish, log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.log_replay cimport log_replay_batch
+from eoslog.native.log_roll cimport log_end_segment
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BATCH_TERMINATOR_BYTES, BatchHeader,
     batch_check, batch_frame_check, batch_header_load,
@@ -73,6 +75,7 @@ cdef Status log_open(
     Below `recovery_point` all batches are known to be synced, below `checkpoint` index files too.
     The page's recovery_point is then what is known to be synced.
     """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int32_t index
     cdef int64_t end = log_start_offset
     cdef Status status = STATUS_OK
@@ -80,13 +83,16 @@ cdef Status log_open(
         status = log_add_segment(log, files[index].base_offset, files[index].file_bytes)
         if status != STATUS_OK:
             return status
+        if log.options.segment.overlay:
+            segment_path(log.directory, files[index].base_offset, b".log", path)
+            log.segments[index].foreign = eos_is_link(path)
     if file_count == 0:
         status = log_start_segment(log, log_start_offset, out)
         clean = True
         if status == STATUS_OK:
             # A power cut must not take the first file and leave a later one, whose base would pass
             # for the log's start.
-            out.os_errno = eos_sync_directory(log.directory)
+            out.os_errno = sync_names(log)
             if out.os_errno != 0:
                 status = fault(
                     out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
@@ -105,9 +111,32 @@ cdef Status log_open(
     control_store(&log.page.log_start_offset, log_start_offset)
     if log.segments[0].base_offset > log_start_offset:
         control_store(&log.page.log_start_offset, log.segments[0].base_offset)
+    if log_active(log).foreign:
+        status = go_on_beside(log, end, out)
+        if status != STATUS_OK:
+            return status
     control_store(&log.page.active_capacity_bytes, log_active(log).map_bytes)
     log_publish(log, end)
     return STATUS_OK
+
+
+cdef Status go_on_beside(PartitionLog* log, int64_t end, Fault* out) noexcept nogil:
+    """In an overlay: have an active segment of the log's own after the last one of the store, or
+    in the place of an empty one.
+    """
+    cdef Segment* last = log_active(log)
+    cdef Status status
+    if last.used_bytes == 0:
+        control_store(
+            &log.page.active_capacity_bytes, log.options.segment.segment_bytes)
+        return empty_segment_make_anew(log, out)
+    status = log_start_segment(log, end, out)
+    return status if status != STATUS_OK else log_end_segment(log, last, out)
+
+
+cdef int sync_names(PartitionLog* log) noexcept nogil:
+    """Sync the names of the log's files, which are of no use after a power cut in an overlay."""
+    return 0 if log.options.segment.overlay else eos_sync_directory(log.directory)
 
 
 cdef Status begin_at_start(
@@ -121,7 +150,7 @@ cdef Status begin_at_start(
     if status == STATUS_OK:
         status = log_start_segment(log, log_start_offset, out)
     if status == STATUS_OK:
-        out.os_errno = eos_sync_directory(log.directory)
+        out.os_errno = sync_names(log)
         if out.os_errno != 0:
             status = fault(
                 out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
@@ -204,7 +233,8 @@ cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogi
     if batch_check(segment.map + last_position, header.batch_bytes, &header, &ignored) != STATUS_OK:
         return False
     store_be64(segment.map + last_position + BATCH_BASE_OFFSET, before)
-    segment.unsynced = True
+    segment.mended = segment.foreign
+    segment.unsynced = not segment.foreign
     return True
 
 
@@ -267,16 +297,18 @@ cdef Status recover(
         # for the next flush.
         status = segment_seal(segment, log.directory, out)
         if status == STATUS_OK:
-            status = segment_store_indexes(segment, log.directory, True, out)
+            status = segment_store_indexes(
+                segment, log.directory, not segment.foreign, out)
         if status != STATUS_OK:
             return status
-        out.os_errno = eos_sync_data(segment.fd)
+        out.os_errno = 0 if segment.foreign else eos_sync_data(segment.fd)
         if out.os_errno != 0:
             return fault(
                 out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
         segment.unsynced = False
         segment.indexes_unsynced = False
-        segment_unload(segment)
+        if not segment.mended:
+            segment_unload(segment)
     return STATUS_OK
 
 
@@ -318,7 +350,8 @@ cdef int64_t read_upto(
         eos_read_pages(segment.map + upto, <size_t>(wanted - upto))
     else:
         eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
-    eos_dirty_again(segment.map + upto, <size_t>(wanted - upto))
+    if not segment.foreign:
+        eos_dirty_again(segment.map + upto, <size_t>(wanted - upto))
     return wanted
 
 
@@ -422,8 +455,8 @@ cdef Status recover_segment(
     if position > 0:
         batch_header_load(segment.map, &header)
         segment.first_max_timestamp = header.max_timestamp
-    segment.unsynced = True
-    if position > dirty_upto:
+    segment.unsynced = not segment.foreign
+    if position > dirty_upto and not segment.foreign:
         eos_dirty_again(segment.map + dirty_upto, <size_t>(position - dirty_upto))
     if cut[0]:
         return cut_tail(log, segment, position, keep, out)
@@ -479,7 +512,7 @@ cdef Status cut_tail(
         error = eos_open(path, True, False, &fd)
         if error == 0:
             error = eos_pwrite_all(fd, segment.map + position, <size_t>tail_bytes, 0)
-            if error == 0:
+            if error == 0 and not segment.foreign:
                 error = eos_sync_data(fd)
             close_fd(fd)
         if error != 0:

@@ -281,6 +281,8 @@ cdef int log_sync_segments(
     cdef Segment* segment
     cdef bint log_unsynced = False
     cdef int error = 0
+    if log.options.segment.overlay:
+        return 0
     while error == 0:
         segment = next_unsynced(log, after_offset, below_offset, with_indexes, &log_unsynced)
         if segment == NULL:
@@ -415,7 +417,7 @@ cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
 
 cdef int log_sync_directory(PartitionLog* log) noexcept nogil:
     """Sync the names in the log's directory; 0, or an errno after which the log is to fail."""
-    cdef int error = sync_named(log, log.directory, True)
+    cdef int error = 0 if log.options.segment.overlay else sync_named(log, log.directory, True)
     # Asked last, as of a file.
     if error == ENOENT and control_flag(&log.page.deleted):
         error = 0

@@ -25,6 +25,7 @@ cdef extern from "mapped_io.h" nogil:
     int eos_sync_file(int fd) noexcept
     int eos_sync_directory(const char* path) noexcept
     int eos_map(int fd, size_t bytes, bint writable, uint8_t** map_out) noexcept
+    int eos_map_apart(int fd, size_t bytes, uint8_t** map_out) noexcept
     void eos_unmap_file(void* map, size_t bytes) noexcept
     int eos_share(int fd) noexcept
     int eos_have_alone(int fd) noexcept
@@ -32,6 +33,15 @@ cdef extern from "mapped_io.h" nogil:
     int eos_identity_of(int fd, uint64_t* device, uint64_t* inode) noexcept
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
     int eos_is_at(int fd, const char* path) noexcept
+    bint eos_is_link(const char* path) noexcept
+    int eos_own_link(const char* path) noexcept
+    ctypedef struct WatchedFile:
+        const char* path
+        uint64_t device
+        uint64_t inode
+        int64_t changed_s
+        int64_t changed_ns
+    bint eos_is_unchanged(const WatchedFile* watched) noexcept
     int eos_count_names(int fd, int64_t* names_out) noexcept
     const char* EOS_FILE_LOST
     int eos_still_holds(int fd, int64_t file_bytes) noexcept

@@ -179,7 +179,8 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
         return
     for index in range(log.segment_count - 1):
         segment = log.segments[index]
-        if segment.loaded and not segment.active and segment.references == 0 and (
+        if segment.loaded and not segment.active and not segment.mended and (
+                segment.references == 0) and (
                 loaded_count > LOADED_SEGMENTS_MAX // 2):
             segment_unload(segment)
             loaded_count -= 1
@@ -265,7 +266,8 @@ cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noex
     # Also one that another process ended, while the one after it could not be opened here.
     if segment.active or segment == log_active(log):
         return segment_close_file(segment, mapped_files_now() <= log.options.mapped_max)
-    segment_unload(segment)
+    if not segment.mended:
+        segment_unload(segment)
     return True
 
 

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from eoslog.native.index_file cimport IndexFile
+from eoslog.native.mapped_io cimport WatchedFile
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader, batch_header_load,
 )
@@ -10,12 +11,15 @@ from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status, faul
 cdef extern from "segment_files.h" nogil:
     # Of a file that becomes a segment by its renaming; an opening of the partition sweeps it.
     const char* SEGMENT_UNNAMED_SUFFIX
+    const char* SEGMENT_REOPENED
 
 cdef struct SegmentOptions:
     int64_t segment_bytes
     int64_t segment_index_bytes
     int64_t index_interval_bytes
     int64_t fill_bytes               # Zeros are written so many at a time ahead of the batches.
+    bint overlay                     # The directory is a reader's own: nothing is synced.
+    WatchedFile session              # In an overlay: while it is unchanged, its links hold.
 
 cdef struct Segment:
     int64_t base_offset
@@ -44,6 +48,8 @@ cdef struct Segment:
     bint active
     bint loaded                      # Indexes are in memory.
     bint linked                      # The file had another name too when it was opened.
+    bint foreign                     # A link in an overlay: its file is never written to.
+    bint mended                      # A foreign one whose map is not as its file: it stays mapped.
     bint retired                     # Deleted from the log; freed after its last reader.
     bint unsynced                    # Has bytes that no sync covers.
     bint indexes_unsynced            # Its index files do.

@@ -21,8 +21,9 @@ from eoslog.native.index_file cimport (
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
     EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
-    eos_file_bytes, eos_identity_of, eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all,
-    eos_rename, eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
+    eos_file_bytes, eos_identity_of, eos_is_at, eos_is_unchanged, eos_map, eos_map_apart,
+    eos_now_ms, eos_open, eos_own_link, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
+    eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
@@ -34,7 +35,9 @@ from eoslog.native.record_batch cimport (
     batch_header_load, batch_terminate,
 )
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_take
-from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_OK, fault
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_OK, STATUS_REOPENED, fault,
+)
 from eoslog.native.time_index cimport (
     TIME_INDEX_ENTRY_BYTES, time_index_full, time_index_load, time_index_offset,
     time_index_timestamp, time_index_truncate,
@@ -137,7 +140,8 @@ cdef Status segment_load(
     """Open and map an existing file and read its indexes; missing or senseless ones are left empty.
 
     `writable_bytes`: so much of it may be written at least; 0: nothing is. used_bytes is the
-    file's length until the caller knows better; `unsynced` is left alone.
+    file's length until the caller knows better; `unsynced` is left alone. What is stored to the map
+    of a foreign one its file does not get.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t modified_ms = 0
@@ -146,7 +150,7 @@ cdef Status segment_load(
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = open_file(segment, path, False, writable_bytes == 0)
+    error = open_file(segment, path, False, segment.foreign or writable_bytes == 0)
     # As long as it is mapped here no process makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
@@ -162,7 +166,11 @@ cdef Status segment_load(
         segment_unload(segment)
         return io_fault(out, error, "a segment file could not be opened")
     segment.linked = names > 1
-    if segment.used_bytes == 0 or segment.active:
+    # Looked at now: the file is the one that the log had, if no process opened the store since.
+    if segment.foreign and not eos_is_unchanged(&options.session):
+        segment_unload(segment)
+        return fault(out, STATUS_REOPENED, SEGMENT_REOPENED, 0, 0)
+    if segment.active or (segment.used_bytes == 0 and not segment.foreign):
         segment.used_bytes = segment.reserved_bytes
     elif segment.used_bytes > segment.reserved_bytes:
         out.position_bytes = segment.reserved_bytes
@@ -171,10 +179,13 @@ cdef Status segment_load(
                      segment.used_bytes, segment.reserved_bytes)
     segment.created_ms = modified_ms
     map_bytes = segment.reserved_bytes
-    if map_bytes < writable_bytes:
+    if map_bytes < writable_bytes and not segment.foreign:
         map_bytes = writable_bytes
     if map_bytes > 0:
-        error = eos_map(segment.fd, <size_t>map_bytes, writable_bytes > 0, &segment.map)
+        error = (
+            eos_map_apart(segment.fd, <size_t>map_bytes, &segment.map)
+            if segment.foreign and writable_bytes > 0
+            else eos_map(segment.fd, <size_t>map_bytes, writable_bytes > 0, &segment.map))
         if error != 0:
             segment_unload(segment)
             return io_fault(out, error, "a segment file could not be mapped")
@@ -234,11 +245,14 @@ cdef Status segment_cut(
     """Make the file of a loaded, writable segment end at `bytes`.
 
     One that has another name keeps its content under that: it is a staged file, and what is cut off
-    here may have to be adopted from there once more. The segment gets a file of its own then.
+    here may have to be adopted from there once more. The segment gets a file of its own then. The
+    file of a foreign one stays as it is, and is read so far.
     """
     cdef int error = 0
     out.base_offset = segment.base_offset
-    if segment.linked:
+    if segment.foreign:
+        pass
+    elif segment.linked:
         error = own_copy(segment, directory, bytes)
     else:
         error = eos_truncate(segment.fd, bytes)
@@ -551,9 +565,13 @@ cdef Status segment_store_indexes(
     cdef int error
     out.base_offset = segment.base_offset
     segment_path(directory, segment.base_offset, b".index", path)
-    error = index_file_store(&segment.offset_index, path, sync)
+    error = eos_own_link(path) if segment.foreign else 0
     if error == 0:
-        segment_path(directory, segment.base_offset, b".timeindex", path)
+        error = index_file_store(&segment.offset_index, path, sync)
+    segment_path(directory, segment.base_offset, b".timeindex", path)
+    if error == 0 and segment.foreign:
+        error = eos_own_link(path)
+    if error == 0:
         error = index_file_store(&segment.time_index, path, sync)
     if error != 0:
         return io_fault(out, error, "an index file could not be written")
@@ -573,6 +591,9 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     status = segment_store_indexes(segment, directory, False, out)
     if status != STATUS_OK:
         return status
+    if segment.foreign:
+        segment.active = False
+        return STATUS_OK
     error = eos_still_holds(segment.fd, segment.used_bytes)
     if error != 0:
         # Cutting it would fill up with zeros what is missing.

@@ -26,6 +26,7 @@ cdef enum Status:
     STATUS_COORDINATOR_FENCED = -20  # A newer coordinator has written a marker.
     STATUS_LOCK_HELD = -21           # For too long by another process, which the fault names.
     STATUS_FELL_BEHIND = -22         # What this process did not look at yet was deleted.
+    STATUS_REOPENED = -24            # The store that is only read was opened by another process.
     STATUS_COMPRESSED = -23          # The batch is whole; the fault has its compression type.
 
 # Details for the message of the exception; filled by the function that returns a negative status.

@@ -44,6 +44,7 @@ def open(
     create: bool = False,
     durability: str | None = REMEMBERED,
     config: Mapping[str, object] | None = None,
+    read_only: bool = False,
     **others: Never,
 ) -> Opening[AsyncStore]:
     """Open a store: `await` it, or `async with` it. See `eoslog.open` for arguments and errors."""
@@ -52,7 +53,13 @@ def open(
         calls = Calls(threads_max=1)
         try:
             store = await calls.make(
-                opening.open, path, create=create, durability=durability, config=config, **others
+                opening.open,
+                path,
+                create=create,
+                durability=durability,
+                config=config,
+                read_only=read_only,
+                **others,
             )
         finally:
             calls.stop()

@@ -227,6 +227,7 @@ class Consumer:
             raise IllegalStateError("the consumer has no group: make it with group=...")
         if self._positions.partitions:
             raise IllegalStateError("partitions were assigned by hand: unsubscribe() first")
+        self._engine.check_writable()  # A member joins its group.
         self._subscription = ConsumerSubscription(
             self,
             self._positions,
@@ -449,6 +450,7 @@ class Consumer:
         """
         if others:
             refuse_parameters("commit", others)
+        self._engine.check_writable()
         self._call_lock.check()
         group = self.group_metadata()
         if self._subscription is not None and not group.member_id:

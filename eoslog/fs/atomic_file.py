@@ -16,6 +16,7 @@ from pathlib import Path
 from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_path
 from eoslog.errors import CorruptRecordError, StoreError, StoreFailedError
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.overlay_directories import is_in_overlay
 from eoslog.fs.private_files import FILE_MODE
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -82,7 +83,7 @@ def write_aside(path: Path, content: bytes, *, sync: bool) -> None:
         while written < len(content):
             written += os.write(descriptor, content[written:])
         os.ftruncate(descriptor, len(content))
-        if sync:
+        if sync and not is_in_overlay(path):
             os.fsync(descriptor)
 
 
@@ -93,12 +94,16 @@ def put_in_place(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable: files created, renamed or deleted there."""
+    if is_in_overlay(path):
+        return
     with named_os_errors(f"syncing the directory {path}"):
         sync_path(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
     """Make the content of a file durable."""
+    if is_in_overlay(path):
+        return
     with named_os_errors(f"syncing {path}"):
         sync_path(path, os.O_RDONLY)
 

@@ -1,6 +1,7 @@
 """Paths of the parts of a store below its directory."""
 
 from pathlib import Path
+from typing import Protocol
 
 from eoslog.common.topic_partition import TopicPartition
 
@@ -10,11 +11,29 @@ MARKER_NAME = ".kafka_cleanshutdown"
 UNRECOVERED_NAME = "unrecovered.json"
 
 
-class StorePaths:
-    """The paths of one store. Kafka's own are at the top, ours below `state/` and `staging/`."""
+class PartitionSource(Protocol):
+    """Brings the files of a partition into an overlay when they are asked for."""
 
-    def __init__(self, root: Path) -> None:
+    def bring_partition(self, where: TopicPartition, path: Path) -> None:
+        """Have what the partition's directory holds at a path."""
+
+    def bring_control(self, where: TopicPartition, path: Path) -> None:
+        """Have the partition's control page at a path."""
+
+
+class StorePaths:
+    """The paths of one store. Kafka's own are at the top, ours below `state/` and `staging/`.
+
+    `shown` is the directory as the user knows it: another one than `root` for an overlay, which has
+    a `source`.
+    """
+
+    def __init__(
+        self, root: Path, shown: Path | None = None, source: PartitionSource | None = None
+    ) -> None:
         self.root = root
+        self.shown = root if shown is None else shown
+        self._source = source
         self.state = root / STATE_DIRECTORY
         self.staging = root / STAGING_DIRECTORY
         self.clean_marker = root / MARKER_NAME
@@ -29,11 +48,17 @@ class StorePaths:
 
     def partition(self, where: TopicPartition) -> Path:
         """The directory with a partition's files."""
-        return self.root / str(where)
+        path = self.root / str(where)
+        if self._source is not None:
+            self._source.bring_partition(where, path)
+        return path
 
     def control(self, where: TopicPartition) -> Path:
         """The control page of a partition."""
-        return self.controls / str(where)
+        path = self.controls / str(where)
+        if self._source is not None:
+            self._source.bring_control(where, path)
+        return path
 
     def spare(self, where: TopicPartition) -> Path:
         """The directory with a partition's spare segment files."""

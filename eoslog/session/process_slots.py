@@ -59,6 +59,40 @@ class ProcessSlot(NamedTuple):
         )
 
 
+def any_alive(state_path: Path) -> bool:
+    """Return True if a process lives that has the store open; nothing is written for that.
+
+    A process has its slot before it writes anything else to the store, and until it has written
+    everything.
+    """
+    directory = state_path / DIRECTORY_NAME
+    with named_os_errors(f"looking at {directory}"):
+        try:
+            paths = [path for path in directory.iterdir() if path.suffix != TEMPORARY_SUFFIX]
+        except FileNotFoundError:
+            return False
+    return any(map(_is_held, paths))
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        file = FileDescriptor(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return True  # Not known; it is asked again.
+        with named_os_errors(f"looking at {path}"):
+            raise
+    with file as descriptor:
+        try:
+            # Shared: two who look at once do not take each other for the owner.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 class ProcessSlots:
     """This process's slot in a session, and a look at all others. All calls may come from any
     thread.
@@ -102,7 +136,7 @@ class ProcessSlots:
         """True if the process that took the slot lives, and has the store open."""
         if slot == self.own:
             return self._lives()
-        return self._is_held(self._path_of(slot))
+        return _is_held(self._path_of(slot))
 
     def dead(self) -> list[ProcessSlot]:
         """Return the slots of dead processes whose leftovers no process has ended yet."""
@@ -196,24 +230,6 @@ class ProcessSlots:
 
     def _path_of(self, slot: bytes) -> Path:
         return self.path / slot.hex()
-
-    def _is_held(self, path: Path) -> bool:
-        try:
-            file = FileDescriptor(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                return True  # Not known; it is asked again.
-            with named_os_errors(f"looking at {path}"):
-                raise
-        with file as descriptor:
-            try:
-                # Shared: two who look at once do not take each other for the owner.
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
 
     def _read(self, slot: bytes) -> ProcessSlot:
         try:

@@ -25,6 +25,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.overlay_directories import is_in_overlay
 from eoslog.fs.shared_syncs import SYNC_THREADS_MAX, run_together, with_those_above
 from eoslog.staging.job import JobFile, StagedJob, threads_for
 from eoslog.storage.unified_log import UnifiedLog
@@ -64,8 +65,9 @@ def _mapped(one: JobFile) -> Iterator[memoryview]:
 
 def _opened(path: Path) -> FileDescriptor:
     """Open the file to read; a pipe does not make it wait."""
+    flags = os.O_RDONLY | os.O_NONBLOCK
     try:
-        return FileDescriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return FileDescriptor(path, flags if is_in_overlay(path) else flags | os.O_NOFOLLOW)
     except FileNotFoundError as error:
         raise StagedCommitError(f"{path}: the staged file is missing") from error
     except OSError as error:

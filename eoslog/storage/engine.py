@@ -30,7 +30,8 @@ class Engine:
     `is_closed()` is True once the store was closed or its process forked. `check_open()` raises
     LogClosedError, ForkedProcessError or StoreFailedError if the store is not usable any more.
     `check_files()` looks whether its files are still those that were opened; if they are not, it
-    raises StoreFailedError, and every call does from then on.
+    raises StoreFailedError, and every call does from then on. `check_writable()` raises
+    StoreReadOnlyError if the store is only read.
     """
 
     paths: StorePaths
@@ -45,11 +46,12 @@ class Engine:
     is_closed: Callable[[], bool]
     check_open: Callable[[], None]
     check_files: Callable[[], None]
+    check_writable: Callable[[], None]
 
     @property
     def path(self) -> Path:
         """The store's directory, absolute."""
-        return self.paths.root
+        return self.paths.shown
 
     @property
     def syncs(self) -> bool:

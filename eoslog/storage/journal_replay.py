@@ -25,12 +25,14 @@ from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError, EoslogError
+from eoslog.errors import CorruptRecordError, EoslogError, RecoveryNeededError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory, sync_file
+from eoslog.fs.file_system import boot_id
 from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE
 from eoslog.session.paths import StorePaths
+from eoslog.session.store_session import SessionFile
 from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
@@ -96,6 +98,21 @@ def remove_journals(paths: StorePaths) -> None:
     # If there are none too: who retires one does not sync its name.
     if paths.journals.is_dir():
         sync_directory(paths.journals)
+
+
+def refuse_after_power_cut(paths: StorePaths) -> None:
+    """Raise RecoveryNeededError where journals may hold what the files lack: the processes that
+    left them did not die in this run of the kernel.
+    """
+    if not journal_files(paths):
+        return
+    left = SessionFile.read(paths.session)
+    if left is None or left.boot_id != boot_id():
+        raise RecoveryNeededError(
+            f"{paths.root} was not closed before the power went or the machine was started again, "
+            "and has commit journals: open it once without read_only, which writes back what they "
+            "hold"
+        )
 
 
 def replay_journals(

@@ -101,10 +101,14 @@ class LmdbEnvironment:
         path: Path,
         *,
         shared: bool = False,
+        synced: bool = True,
         write_turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`write_turn()` is the block in which this process alone writes."""
+        """`write_turn()` is the block in which this process alone writes. Without `synced` what
+        is written may be gone after a power cut.
+        """
         self.path = path
+        self._synced = synced
         self._write_turn = write_turn
         self.generation = 0
         self.databases: dict[bytes, Any] = {}
@@ -290,6 +294,7 @@ class LmdbEnvironment:
                     max_spare_txns=0,
                     subdir=True,
                     lock=True,
+                    sync=self._synced,
                     mode=FILE_MODE,
                 )
             except lmdb.MapResizedError:

@@ -16,6 +16,7 @@ from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
+from eoslog.session.overlay import WatchedFile
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import lost_end
 from eoslog.storage.legal_holes import LegalHoles
@@ -56,6 +57,8 @@ class LogOpener:
     shared: SharedPage  # Of all processes that have the store open.
     journal: CommitJournal | None  # This process's.
     boot_id: bytes | None  # The machine's; None: not known.
+    # In an overlay: while this file is unchanged no process has opened the store since.
+    watched: WatchedFile | None = None
 
     def open(
         self,
@@ -70,14 +73,14 @@ class LogOpener:
 
         An exception in the block of `opening` closes the log again.
         """
+        # Of an overlay nothing is synced, whatever the store's durability.
+        is_synced = self.durability != "process" and self.watched is None
         config = {
             **_log_settings(
                 topic, topic_config, self.config, self.durability, self.holes.below(topic, where)
             ),
-            "eoslog.durable": self.durability != "process",
-            "eoslog.page.unsynced": (
-                self.durability != "process" and not self.checkpoints.knows(where)
-            ),
+            "eoslog.durable": is_synced,
+            "eoslog.page.unsynced": is_synced and not self.checkpoints.knows(where),
         }
         recovery_point = self.checkpoints.recovery_point(where)
         if not self.checkpoints.knows_start_of(where):
@@ -100,6 +103,8 @@ class LogOpener:
                 opening=opening,
                 boot_id=self.boot_id,
                 journal=self.journal,
+                overlay=self.watched,
+                shown_path=str(self.paths.shown / str(where)),
             )
         rows = ProducerRows(self.lmdb, topic.topic_id, where.partition)
         cached_max = self.config["eoslog.producers.cached.max"]

@@ -690,12 +690,11 @@ class OpenedPartitions:
             self.cut_bytes += partition.cut_bytes
             kept, end = self._paths.cut_of(where), partition.log_end_offset
             self.cuts.append(CutTail(where, partition.cut_bytes, end, kept))
-            _log.warning(
-                "%s: recovery cut %d bytes off after offset %d; they are kept in %s",
-                where,
-                partition.cut_bytes,
-                partition.log_end_offset,
-                kept,
+            is_read = self._opener.watched is not None  # The bytes stay where they are.
+            _log.log(
+                logging.INFO if is_read else logging.WARNING,
+                "%s: recovery cut %d bytes off after offset %d%s",
+                *(where, partition.cut_bytes, end, "" if is_read else f"; they are kept in {kept}"),
             )
             if end == partition.log_start_offset:
                 partition.damage.note(misnamed_segment(kept, end))

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from eoslog.bindings.producers_verification import TransactionFollower
 
 NO_HOLD = -1
-_KNOWN_OF_CLOSED = ("path", "recovery_point", "failed", "deleted", "cut_bytes", "attached")
+_KNOWN_OF_CLOSED = (
+    *("path", "shown_path", "recovery_point", "failed", "deleted", "cut_bytes", "attached"),
+)
 
 T = TypeVar("T")
 
@@ -111,7 +113,7 @@ class UnifiedLog:
         self.topic_config = topic_config  # The topic's own settings that the log follows.
         self.producer_state = producers
         producers.on_restored = self._note_restored
-        self.damage = LogDamage(self.topic_partition, log.path)
+        self.damage = LogDamage(self.topic_partition, log.shown_path)
         self.write_start = write_start
         self._reserve_start = reserve_start
         self._spare_path = spare_path
@@ -136,7 +138,7 @@ class UnifiedLog:
     @property
     def path(self) -> Path:
         """The directory with the partition's files."""
-        return Path(self._log.path)
+        return Path(self._log.shown_path)
 
     @property
     def size_bytes(self) -> int:
@@ -554,7 +556,8 @@ class UnifiedLog:
         start_offset = self.log_start_offset
         lost = self.damage.lost_range(start_offset)
         if lost is not None and offset >= lost[0] and self.topic not in INTERNAL_TOPICS:
-            raise CorruptRecordError(self._log.path, 0, str(self.damage.of_beginning(start_offset)))
+            path = self._log.shown_path
+            raise CorruptRecordError(path, 0, str(self.damage.of_beginning(start_offset)))
 
     # Maintenance; for the store.
 

@@ -12,6 +12,7 @@ first used. The steps have numbers in `docs/crash-points.md`.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -30,6 +31,7 @@ from eoslog.groups.offsets import GroupOffsets
 from eoslog.groups.offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.directory import enter_store
+from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import StoreSettings, read_settings, write_settings
 from eoslog.storage.clean_close import (
@@ -46,6 +48,7 @@ from eoslog.storage.engine import Engine
 from eoslog.storage.journal_replay import (
     has_journal,
     journal_files,
+    refuse_after_power_cut,
     remove_journals,
     replay_journals,
 )
@@ -76,10 +79,32 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
+@dataclass(frozen=True, slots=True)
+class OpeningMode:
+    """Steps that an opening of a store has, and what becomes of it.
+
+    `in_background`: timeouts, dead processes, checkpoints and retention are looked after.
+    `leaves_open`: transactions of the last processes stay open. `reads_only`: the steps are those
+    of any opening, but on an `Overlay` of the store, which is not written to and not closed.
+    """
+
+    in_background: bool = True
+    leaves_open: bool = False
+    reads_only: bool = False
+
+
+AS_USUAL = OpeningMode()
+AS_LEFT = OpeningMode(in_background=False, leaves_open=True)
+TO_READ = OpeningMode(in_background=False, reads_only=True)
+
+
 class StoreFiles:
     """The parts of one store that have files. Made, they hold nothing yet: see `enter`."""
 
-    def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
+    overlay: Overlay | None = None
+
+    def __init__(self, path: Path, config: Mapping[str, object] | None, mode: OpeningMode) -> None:
+        self.mode = mode
         # As given: what the store remembers, `enter` adds.
         self._given = parse_config(config, OPENING_SETTINGS, "store")
         with named_os_errors(f"looking for {path}"):  # The working directory may be gone.
@@ -94,10 +119,15 @@ class StoreFiles:
         is_closed: Callable[[], bool],
         check_open: Callable[[], None],
         check_files: Callable[[], None],
+        check_writable: Callable[[], None],
     ) -> None:
         """Take part in the store's session, and make all parts; they have changed nothing yet: see
         `begin`. Whatever this raises, an interrupt (Ctrl-C) too: `give_up` is the caller's then.
         """
+        if self.mode.reads_only:
+            self.overlay = Overlay(self.paths)
+            refuse_after_power_cut(self.paths)
+            self.paths = self.overlay.paths
         with named_os_errors(f"opening {self.paths.root}"):
             exists = (self.paths.root / META_PROPERTIES).exists()
         remembered = read_settings(self.paths.state) if exists else StoreSettings()
@@ -127,6 +157,7 @@ class StoreFiles:
             is_closed,
             check_open,
             check_files,
+            check_writable,
         )
         self._make_transactions(found_ids)
         self._make_groups()
@@ -150,6 +181,7 @@ class StoreFiles:
             lmdb_path,
             shared=self.session.may_be_shared,
             write_turn=lambda: shared.held(LOCK_LMDB, shared_page.LOCK_TIMEOUT_S),
+            synced=self.overlay is None,
         )
         self.state_index = StateIndex(self.lmdb)
         if self.session.first:
@@ -163,7 +195,7 @@ class StoreFiles:
         if self.session.first and stop.sums:
             self.checkpoints.note_synced()
         self.journal: ProcessJournal | None = None
-        if self.durability != "process":
+        if self.durability != "process" and self.overlay is None:
             journal_bytes = self.config["eoslog.journal.bytes"]
             slot = self.session.slots.own
             self.journal = ProcessJournal(self.paths, journal_bytes, slot, self.session.check)
@@ -182,6 +214,7 @@ class StoreFiles:
             shared,
             self.journal.journal if self.journal is not None else None,
             boot_id_bytes(),
+            self.overlay.watched if self.overlay is not None else None,
         )
         self.partitions = OpenedPartitions(
             opener, self.registry, self.session.topic_defaults, found_ids, self.session.check
@@ -375,6 +408,8 @@ class StoreFiles:
         """
         with ExitStack() as rest:
             # Whatever one of them raises, the others are done.
+            if self.overlay is not None:
+                rest.callback(self.overlay.close)
             if hasattr(self, "session"):
                 rest.callback(self.session.leave, last=last)
             if hasattr(self, "lmdb"):
@@ -449,6 +484,8 @@ class StoreFiles:
 
     def leave_to_parent(self) -> None:
         """Touch nothing any more: this is a forked child."""
+        if self.overlay is not None:
+            self.overlay.leave_to_parent()
         if hasattr(self, "partitions"):
             self.partitions.leave_to_parent()
 

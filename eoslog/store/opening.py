@@ -12,6 +12,7 @@ from eoslog.common.durability import REMEMBERED, Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters
 from eoslog.errors import EoslogError
 from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.store.files import TO_READ
 from eoslog.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def open(
     create: bool = False,
     durability: str | None = REMEMBERED,
     config: Mapping[str, object] | None = None,
+    read_only: bool = False,
     **others: Never,
 ) -> Store:
     """Open the store in a directory; with `create`, make one if it is absent or empty.
@@ -55,6 +57,10 @@ def open(
         Kafka's broker settings ("log.retention.ms"), which are the defaults of the store's topics,
         and eoslog's own ("eoslog.checkpoint.interval.ms"). They go before what the store remembers:
         what its creator gave here, and `alter_config`.
+    read_only : bool
+        True: read the store, and create, write, lock and sync nothing in it; every call that writes
+        raises StoreReadOnlyError. Nothing else may be given but the path. A store whose processes
+        were killed is shown as the next opening finds it, which is worked out in memory.
 
     Raises
     ------
@@ -68,6 +74,8 @@ def open(
         The list of topics or a record of the internal log is damaged.
     StoreReadOnlyError, StoreFullError, StoreFailedError
         The disk refuses.
+    RecoveryNeededError
+        With `read_only`: the power went while the store was open.
     InvalidConfigError, ValueError, TypeError
         An argument is wrong.
     """
@@ -87,6 +95,10 @@ def open(
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"path {os.fsencode(path)!r} must be UTF-8") from error
+    if read_only:
+        if create or durability != REMEMBERED or config is not None:
+            raise ValueError("read_only goes with no create, no durability and no config")
+        return Store(Path(path), None, TO_READ)._open(False, REMEMBERED, _opened.add)
     return Store(Path(path), config)._open(create, known, _opened.add)
 
 

@@ -9,7 +9,7 @@ from eoslog.bindings.partition_log import (
     ProducerState,
 )
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, StoreReadOnlyError
 from eoslog.storage.unified_log import UnifiedLog
 
 
@@ -24,9 +24,10 @@ class Partition:
     or the topic is deleted, and ForkedProcessError in a child of the process that opened the store.
     """
 
-    __slots__ = ("_log",)
+    __slots__ = ("_log", "_read_only")
 
-    def __init__(self, log: UnifiedLog) -> None:
+    def __init__(self, log: UnifiedLog, *, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._log = log
 
     def __repr__(self) -> str:
@@ -109,8 +110,10 @@ class Partition:
         OutOfOrderSequenceError, InvalidProducerEpochError
             A batch before this one is missing, or its producer is fenced.
         StoreError
-            The disk is full, or refused the write.
+            The disk is full, or refused the write; or the store is only read.
         """
+        if self._read_only:
+            raise StoreReadOnlyError("the store was opened with read_only=True")
         return self._log.append_batch(batch, verified)
 
     def read(

@@ -35,6 +35,7 @@ from eoslog.errors import (
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
+    StoreReadOnlyError,
 )
 from eoslog.groups.coordinator import GroupDescription
 from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
@@ -55,7 +56,14 @@ from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import ConsistentSnapshots
-from eoslog.store.files import StoreFiles, errors_of, raise_first
+from eoslog.store.files import (
+    AS_LEFT,
+    AS_USUAL,
+    OpeningMode,
+    StoreFiles,
+    errors_of,
+    raise_first,
+)
 from eoslog.store.metrics import store_metrics
 from eoslog.store.partition import Partition
 from eoslog.store.record_deletion import (
@@ -82,7 +90,9 @@ class Store:
     ForkedProcessError in a child of the process that opened it, which must open the store itself.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
+    def __init__(
+        self, path: Path, config: Mapping[str, object] | None, mode: OpeningMode = AS_USUAL
+    ) -> None:
         """Create the object with nothing in it yet: see `_open`."""
         self._lock = ThreadLock()
         self._close_lock = ThreadLock()
@@ -92,18 +102,15 @@ class Store:
         self._failure: StoreFailedError | None = None
         self._producers_lock = ThreadLock()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        self._files = StoreFiles(path, config)
+        self._files = StoreFiles(path, config, mode)
 
     def _open(
         self,
         create: bool,
         durability: Durability | Literal["remembered"] | None,
         opened: Callable[["Store"], None],
-        *,
-        as_left: bool = False,
     ) -> Self:
-        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open. With
-        `as_left` no transaction is aborted, and nothing is done in the background.
+        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open.
 
         It returns itself, since a signal may arrive between the creation of the object and the
         assignment of the result.
@@ -117,6 +124,7 @@ class Store:
                 is_closed=self._is_closed,
                 check_open=self._check_open,
                 check_files=self._look_at_files,
+                check_writable=self._check_writable,
             )
             self._expiry_clock = ExpiryClock()
             self._linger = LingerTimer()
@@ -142,9 +150,9 @@ class Store:
                 self._files.group_offsets,
                 self._linger,
             )
-            if as_left:
+            if not self._files.mode.in_background:
                 self._checkpointer.stop()
-                self._files.transaction_recovery.leaves_open = True
+            self._files.transaction_recovery.leaves_open = self._files.mode.leaves_open
             self._files.begin()
             self._files.topics.finish_deletions()
             if self._files.session.first:
@@ -191,7 +199,12 @@ class Store:
     @property
     def path(self) -> Path:
         """The store's directory, absolute."""
-        return self._files.paths.root
+        return self._files.paths.shown
+
+    @property
+    def read_only(self) -> bool:
+        """True if the store is only read: opened with `read_only=True`."""
+        return self._files.mode.reads_only
 
     @property
     def durability(self) -> Durability:
@@ -252,7 +265,8 @@ class Store:
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"<eoslog.Store {str(self.path)!r}, durability {self._files.durability}{state}>"
+        how = "read only" if self.read_only else f"durability {self._files.durability}"
+        return f"<eoslog.Store {str(self.path)!r}, {how}{state}>"
 
     def __reduce__(self) -> Never:
         raise TypeError("a store cannot be pickled or copied: open it where it is needed")
@@ -377,7 +391,7 @@ class Store:
             Files cannot be removed: the topic is gone, its name is free once they are removed, and
             each opening tries again.
         """
-        self._check_open()
+        self._check_writable()
         check_user_topic_name(name)
         with self._changing_topics():
             self._files.engine.topic(name)
@@ -387,7 +401,7 @@ class Store:
 
     def _changing_topics(self) -> LockBlock[None]:
         """Return a block in which no other thread creates or deletes a topic."""
-        self._check_open()
+        self._check_writable()
         return LockBlock(self._lock, prepare=lambda _: self._check_open())
 
     def topics(self) -> dict[str, TopicDescription]:
@@ -399,7 +413,8 @@ class Store:
 
         Raises UnknownTopicOrPartitionError, CorruptRecordError or StoreError.
         """
-        return Partition(self._files.engine.partition(topic, number))
+        log = self._files.engine.partition(topic, number)
+        return Partition(log, read_only=self.read_only)
 
     def delete_records(
         self,
@@ -431,6 +446,7 @@ class Store:
         StoreError
             The disk refuses: partitions before it are done. Make the call again.
         """
+        self._check_writable()
         found = self._first_to_stay(offsets, before_ms, topics)
         return delete_records(self._files.names, found)
 
@@ -504,7 +520,7 @@ class Store:
         """
         if others:
             refuse_parameters("producer", others)
-        self._check_open()
+        self._check_writable()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "transactional.id" in given:
             transactional_id = cast(str, given.pop("transactional.id"))
@@ -602,7 +618,7 @@ class Store:
         Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
         InvalidRequestError (an empty name), StoreError.
         """
-        self._check_open()
+        self._check_writable()
         self._files.group_offsets.delete(name)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
@@ -613,7 +629,7 @@ class Store:
         topics, UnknownTopicOrPartitionError, InvalidRequestError (an empty name), StoreError:
         nothing was forgotten.
         """
-        self._check_open()
+        self._check_writable()
         self._files.group_offsets.delete_offsets(group, partitions)
 
     def transactions(
@@ -675,7 +691,7 @@ class Store:
         InvalidTxnStateError
             Nothing is open since that offset.
         """
-        self._check_open()
+        self._check_writable()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
             self._files.transaction_admin.abort(transactional_id)
             notice_replacements(self._live_producers())
@@ -734,12 +750,12 @@ class Store:
         StoreError
             The disk refuses.
         """
-        self._check_open()
+        self._check_writable()
         self._files.transaction_admin.decide(prepared, commit=True)
 
     def abort_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
         """Abort prepared transactions, each by a decision of its own, as `commit_prepared`."""
-        self._check_open()
+        self._check_writable()
         self._files.transaction_admin.decide(prepared, commit=False)
 
     def commit_staged(
@@ -783,7 +799,7 @@ class Store:
         StoreFailedError
             Unknown until the next opening.
         """
-        self._check_open()
+        self._check_writable()
         return self._staged.commit(app_id, version, messages, run_id, offsets, source)
 
     def application(self, app_id: str) -> ApplicationState | None:
@@ -793,12 +809,12 @@ class Store:
 
     def begin_run(self, app_id: str) -> str:
         """Register a run of an application that overtakes all others; return its name. Durable."""
-        self._check_open()
+        self._check_writable()
         return self._staged.begin_run(app_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
         """Remove the files of a run that will not be committed; return their number."""
-        self._check_open()
+        self._check_writable()
         return self._staged.sweep_run(app_id, run_id)
 
     # Looking after it.
@@ -846,6 +862,8 @@ class Store:
         Raises the first error: StoreFailedError where the disk refuses, CorruptRecordError.
         """
         self._check_open()
+        if self.read_only:
+            return
         errors = self._files.partitions.sync_all()
         self._check_open()
         raise_first(errors)
@@ -868,6 +886,9 @@ class Store:
         """
         if self._forked:
             return  # Nor may a lock be waited for that a thread of the parent holds.
+        if self.read_only:
+            abandon(self)
+            return
         with self._close_lock:
             self._closing = True
             try:
@@ -959,6 +980,14 @@ class Store:
             raise LogClosedError(f"the store {self.path} is closed")
         if self._failure is not None:
             raise copy.copy(self._failure)  # Without its traceback, which keeps records alive.
+        if self._files.overlay is not None:
+            self._files.overlay.check()
+
+    def _check_writable(self) -> None:
+        """Raise StoreReadOnlyError if the store is only read."""
+        self._check_open()
+        if self.read_only:
+            raise StoreReadOnlyError(f"{self.path} was opened with read_only=True")
 
     def _look_at_files(self) -> None:
         """Look whether the files are still those that were opened; for the background thread.
@@ -1051,7 +1080,8 @@ def opened_parts(
     done in the background, and nothing is synced but by the close.
     """
     durability: Durability | None = "process" if as_left else None
-    store = Store(path, config)._open(create, durability, lambda _: None, as_left=as_left)
+    mode = AS_LEFT if as_left else AS_USUAL
+    store = Store(path, config, mode)._open(create, durability, lambda _: None)
     try:
         yield parts_of(store)
     except BaseException:

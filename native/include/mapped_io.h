@@ -197,6 +197,13 @@ static inline int eos_map(int fd, size_t bytes, int writable, uint8_t **map_out)
     return map == MAP_FAILED ? errno : 0;
 }
 
+/* A map whose stores stay in this process: the file keeps its bytes. Memory is taken for the pages that are stored to. */
+static inline int eos_map_apart(int fd, size_t bytes, uint8_t **map_out) {
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+    *map_out = map == MAP_FAILED ? NULL : (uint8_t *)map;
+    return map == MAP_FAILED ? errno : 0;
+}
+
 /* A hint: have these pages of a shared map present and writable, by one call and not by a fault for each. Linux 5.14; older
    kernels refuse it, and nothing is lost. */
 #ifndef MADV_POPULATE_WRITE
@@ -282,6 +289,61 @@ static inline int eos_is_at(int fd, const char *path) {
         return errno;
     }
     return opened.st_ino == found.st_ino && opened.st_dev == found.st_dev ? 0 : ENOENT;
+}
+
+static inline int eos_is_link(const char *path) {
+    struct stat found;
+    return lstat(path, &found) == 0 && S_ISLNK(found.st_mode);
+}
+
+/* If the path is a symbolic link, have a copy of the file that it leads to in its place: what is written next is not that file's. */
+static inline int eos_own_link(const char *path) {
+    uint8_t data[1 << 14];
+    size_t done = sizeof data;
+    int64_t position = 0;
+    int from = -1, to = -1;
+    int error;
+    if (!eos_is_link(path)) {
+        return 0;
+    }
+    error = eos_open(path, 0, 1, &from);
+    if (error == 0 && unlink(path) != 0) {
+        error = errno;
+    }
+    if (error == 0) {
+        error = eos_open(path, 1, 0, &to);
+    }
+    while (error == 0 && done == sizeof data) {
+        error = eos_pread_upto(from, data, sizeof data, position, &done);
+        if (error == 0) {
+            error = eos_pwrite_all(to, data, done, position);
+        }
+        position += (int64_t)done;
+    }
+    if (from >= 0) {
+        close(from);
+    }
+    if (to >= 0) {
+        close(to);
+    }
+    return error;
+}
+
+/* Which file a path names, and when that changed last, by its content or otherwise. */
+typedef struct WatchedFile {
+    const char *path;
+    uint64_t device, inode;
+    int64_t changed_s, changed_ns;
+} WatchedFile;
+
+/* Whether a path names the file that it did, as it was; with zeros, none. */
+static inline int eos_is_unchanged(const WatchedFile *watched) {
+    struct stat found;
+    if (stat(watched->path, &found) != 0) {
+        return errno == ENOENT && watched->inode == 0;
+    }
+    return (uint64_t)found.st_dev == watched->device && (uint64_t)found.st_ino == watched->inode &&
+           found.st_ctim.tv_sec == watched->changed_s && found.st_ctim.tv_nsec == watched->changed_ns;
 }
 
 /* How many names an open file has; 0 or an errno. */

@@ -12,6 +12,7 @@
 #define SEGMENT_NAME_DIGITS 20
 /* Of a file that becomes a segment by its renaming; swept when the partition is opened. */
 #define SEGMENT_UNNAMED_SUFFIX ".log.cleaned"
+#define SEGMENT_REOPENED "another process has opened the store since it was opened to be read"
 
 /* The base offset in the name of a segment's file (20 digits and a suffix of a segment), or -1. */
 static inline int64_t segment_name_offset(const char *name) {

@@ -78,7 +78,7 @@ NAMES = {
         create_topics deletable_records delete_group delete_offsets delete_records
         delete_topic describe_group describe_transaction durability
         find_hanging_transactions flush groups metrics partition path processes producer
-        producers remembered snapshot sweep_run topics transactions verify
+        producers read_only remembered snapshot sweep_run topics transactions verify
     """,
     "TransactionalProducer": OF_PRODUCERS + "transactional_id",
 }

@@ -1,0 +1,289 @@
+"""A directory in memory in which a store is opened that is only read: the overlay.
+
+It looks like the store. The logs' files in it are symbolic links to the store's; what else an
+opening reads is copied: checkpoints, the list of topics, LMDB, control pages. The opening, the
+recovery of a store that was not closed, and all that follows write to the overlay alone. So what is
+read is what the next process that opens the store finds, and the store stays as it is.
+
+Invariants: nothing is created, written, locked exclusively or synced in the store; the directory is
+its user's alone, and locked while it is in use, so that one whose process died is removed by the
+next reader of the same user; the overlay is that of a store which no process has open, and shows
+when one has opened it since.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import NotAStoreError, StoreInUseError, StoreReopenedError
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX
+from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.overlay_directories import add_overlay, remove_overlay
+from eoslog.fs.private_files import FILE_MODE, make_directory, remove_directory
+from eoslog.session.directory import why_no_store
+from eoslog.session.lmdb_copy import copy_lmdb
+from eoslog.session.lock import FILE_NAME as LOCK_NAME
+from eoslog.session.lock import OPENING_FILE_NAME
+from eoslog.session.paths import StorePaths
+from eoslog.session.process_slots import any_alive
+
+NAME_PREFIX = "eoslog-reader-"
+# Where there is room in it; else overlays are where temporary files are.
+MEMORY = Path("/dev/shm")
+# So much more than LMDB's file is to be free where an overlay is made.
+_ROOM_BYTES = 16 << 20
+_TRIES = 10
+_LOCK_SUFFIX = ".lock"
+_LMDB_DIRECTORY, _LMDB_NAME = "lmdb", "data.mdb"
+# Of a segment; other files of a partition's directory are copied, or are left over.
+_LINKED_SUFFIXES = frozenset((".log", ".index", ".timeindex", ".txnindex", ".snapshot"))
+_LEFT_OVER_SUFFIXES = frozenset((".deleted", ".cleaned", TEMPORARY_SUFFIX))
+# Of the store's own session, which is not the reader's.
+_NOT_COPIED = frozenset((LOCK_NAME, OPENING_FILE_NAME, "shared", "session.json"))
+
+
+class WatchedFile(NamedTuple):
+    """A file as it was at a look; zeros stand for none."""
+
+    path: str
+    device: int
+    inode: int
+    changed_s: int
+    changed_ns: int
+
+    @classmethod
+    def at(cls, path: Path) -> "WatchedFile":
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return cls(str(path), 0, 0, 0, 0)
+        return cls(str(path), found.st_dev, found.st_ino, *divmod(found.st_ctime_ns, 10**9))
+
+
+class _Partitions:
+    """Brings the files of the store's partitions into an overlay once they are asked for."""
+
+    def __init__(self, store: StorePaths) -> None:
+        self._store = store
+        self._lock = ThreadLock()
+        self._linked: set[TopicPartition] = set()
+        self._copied: set[TopicPartition] = set()
+
+    def bring_partition(self, where: TopicPartition, path: Path) -> None:
+        if where in self._linked:
+            return
+        source = self._store.partition(where)
+        with self._lock, named_os_errors(f"reading {source}"):
+            # Once: from then on they are the overlay's own.
+            if where not in self._linked:
+                _link_files(source, path)
+            self._linked.add(where)
+
+    def bring_control(self, where: TopicPartition, path: Path) -> None:
+        if where in self._copied:
+            return
+        source = self._store.control(where)
+        with self._lock, named_os_errors(f"reading {source}"):
+            if where not in self._copied and source.exists():
+                _copy(source, path)
+            self._copied.add(where)
+
+
+class Overlay:
+    """The overlay of one store: `paths` are the paths in it. `close` removes it."""
+
+    def __init__(self, store: StorePaths) -> None:
+        """Make it, of a store that no process has open.
+
+        Raises NotAStoreError, StoreInUseError, StoreFullError (of the memory), StoreReadOnlyError
+        (this user may not read the store), StoreFailedError.
+        """
+        self.store = store
+        self._file: UnforkedFile | None = None
+        with named_os_errors(f"opening {store.root}"):
+            if not (store.root / META_PROPERTIES).exists():
+                raise NotAStoreError(f"{store.root} is not a store: {why_no_store(store.root)}")
+        try:
+            for _ in range(_TRIES):
+                if self._made():
+                    return
+                self.close()
+        except BaseException:
+            self.close()
+            raise
+        raise StoreInUseError(f"{store.root} is opened and closed again and again")
+
+    def _made(self) -> bool:
+        """Make it; False if a process opened the store since it was begun."""
+        with named_os_errors(f"looking at {self.store.shared}"):
+            self.watched = WatchedFile.at(self.store.shared)
+        self._check_dead()
+        with named_os_errors(f"reading {self.store.root}"):
+            place = self._place()
+        with named_os_errors(f"making {place}/{NAME_PREFIX}*"):
+            _remove_dead(place)
+            self._path, self._file = _new_directory(place)
+        root = self._path / self.store.root.name
+        add_overlay(self._path)
+        self.paths = StorePaths(root, self.store.root, _Partitions(self.store))
+        with named_os_errors(f"reading {self.store.root} into {self._path}"):
+            try:
+                self._fill()
+            except FileNotFoundError:  # Of a process that changes the store.
+                if self.is_current:
+                    raise
+        self._check_dead()
+        return self.is_current
+
+    def _check_dead(self) -> None:
+        if any_alive(self.store.state):
+            raise StoreInUseError(f"{self.store.root} is open in another process, or in this one")
+
+    @property
+    def is_current(self) -> bool:
+        """True if no process has opened the store since."""
+        with named_os_errors(f"looking at {self.store.shared}"):
+            return WatchedFile.at(self.store.shared) == self.watched
+
+    def check(self) -> None:
+        """Raise StoreReopenedError if a process has opened the store since."""
+        if not self.is_current:
+            raise StoreReopenedError(
+                f"{self.store.root}: another process has opened the store since it was opened to "
+                "be read: open it again"
+            )
+
+    def close(self) -> None:
+        """Remove the directory; a second call does nothing."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            remove_directory(self._path)
+        remove_overlay(self._path)
+        self._file.close()
+        self._file = None
+
+    def leave_to_parent(self) -> None:
+        """Touch nothing any more: this is a forked child."""
+        self._file = None
+
+    def _place(self) -> Path:
+        """Return where there is room for it: in memory, or where temporary files are."""
+        wanted_bytes = _ROOM_BYTES
+        with suppress(FileNotFoundError):
+            lmdb_path = self.store.state / _LMDB_DIRECTORY / _LMDB_NAME
+            wanted_bytes += 2 * lmdb_path.stat().st_size
+        if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free >= wanted_bytes:
+            return MEMORY
+        return Path(tempfile.gettempdir())
+
+    def _fill(self) -> None:
+        root, store = self.paths.root, self.store
+        for directory in (root, self.paths.state, self.paths.controls):
+            make_directory(directory)
+        for entry in os.scandir(store.root):
+            if entry.name in (store.state.name, store.staging.name):
+                continue
+            if entry.is_dir():
+                # Its files when they are asked for: there may be many.
+                make_directory(root / entry.name)
+            elif entry.is_file() and not entry.name.endswith(TEMPORARY_SUFFIX):
+                _copy(Path(entry.path), root / entry.name)
+        for entry in _entries(store.state):
+            is_copied = entry.name not in _NOT_COPIED and not entry.name.endswith(
+                (_LOCK_SUFFIX, TEMPORARY_SUFFIX)
+            )
+            if is_copied and entry.is_file():
+                _copy(Path(entry.path), self.paths.state / entry.name)
+        lmdb_path = store.state / _LMDB_DIRECTORY / _LMDB_NAME
+        if lmdb_path.is_file():
+            make_directory(self.paths.state / _LMDB_DIRECTORY)
+            # Without it all comes from the logs.
+            copy_lmdb(lmdb_path, self.paths.state / _LMDB_DIRECTORY / _LMDB_NAME)
+        if store.staging.is_dir():
+            _link_tree(store.staging, self.paths.staging)
+
+
+def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
+    with suppress(FileNotFoundError):
+        yield from os.scandir(directory)
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """Put what a partition's directory holds into the one that stands for it."""
+    for entry in _entries(source):
+        suffix = Path(entry.name).suffix
+        if suffix in _LINKED_SUFFIXES:
+            with suppress(FileExistsError):
+                (target / entry.name).symlink_to(entry.path)
+        elif suffix not in _LEFT_OVER_SUFFIXES and entry.is_file():
+            _copy(Path(entry.path), target / entry.name)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """Have the directories of a tree at a second place, with links to the files."""
+    make_directory(target)
+    for entry in _entries(source):
+        if entry.is_dir(follow_symlinks=False):
+            _link_tree(Path(entry.path), target / entry.name)
+        else:
+            (target / entry.name).symlink_to(entry.path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a small file. A copy that fails leaves none."""
+    content = source.read_bytes()
+    try:
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb") as copy:
+            copy.write(content)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+# The directories of readers.
+
+
+def _new_directory(place: Path) -> tuple[Path, UnforkedFile]:
+    """Make a directory, and lock it while no other reader takes it for that of a dead one."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=NAME_PREFIX, dir=place))
+        with suppress(FileNotFoundError):
+            file = _opened(path)
+            if file.lock(exclusive=True, wait=True) and path.exists():
+                return path, file
+            file.close()
+
+
+def _remove_dead(place: Path) -> None:
+    """Remove the directories of this user's readers that died."""
+    for entry in os.scandir(place):
+        if not entry.name.startswith(NAME_PREFIX):
+            continue
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            file = _opened(Path(entry.path))
+            try:
+                if file.lock(exclusive=True, wait=False):
+                    remove_directory(Path(entry.path))
+            finally:
+                file.close()
+
+
+def _opened(path: Path) -> UnforkedFile:
+    try:
+        return UnforkedFile(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ENOTDIR:
+            raise FileNotFoundError(errno.ENOENT, "not a directory", str(path)) from error
+        raise

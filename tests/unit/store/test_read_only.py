@@ -1,0 +1,243 @@
+"""A store that is opened with `read_only=True`: what it shows, refuses and leaves as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commit_journals import SMALL, with_journal
+from harness.fork import in_child
+from read_only_stores import everything_shown, unchanged
+from store_copies import copy_store
+
+import eoslog
+from eoslog import TopicPartition, errors
+from eoslog.session import overlay
+from eoslog.store.store import abandon, parts_of
+
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+def overlays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the overlays of a test are; none is left at its end."""
+    folder = tmp_path / "overlays"
+    folder.mkdir()
+    monkeypatch.setattr(overlay, "MEMORY", folder)
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def read(store: eoslog.Store, isolation_level: str = "read_committed") -> list[bytes | None]:
+    consumer = store.consumer(isolation_level=isolation_level)
+    consumer.assign(one for topic in store.topics().values() for one in topic.topic_partitions())
+    return sorted(record.value or b"" for record in consumer.poll(timeout=0.0))
+
+
+def filled(
+    open_store: Callable[..., eoslog.Store], durability: str = "commit", **config: object
+) -> eoslog.Store:
+    """A store with committed, aborted and open transactions, and a group."""
+    store = open_store(durability, **config)
+    store.create_topic("t", 2)
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send("t", b"committed", partition=0)
+        group = store.consumer("g").group_metadata()
+        producer.send_offsets_to_transaction({AT: 1}, group)
+    producer.begin_transaction()
+    producer.send("t", b"aborted", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=1)
+    producer.flush()
+    return store
+
+
+@pytest.mark.parametrize("durability", ["commit", "process"])
+def test_a_killed_store_is_shown_as_its_next_opening_finds_it(open_store, store_path, durability):
+    abandon(filled(open_store, durability))
+    copy = copy_store(store_path, store_path.with_name("copy"))
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        shown = everything_shown(store)
+        assert read(store) == [b"committed"]
+        assert read(store, "read_uncommitted") == [b"aborted", b"committed", b"open"]
+        assert store.groups()["g"][AT].offset == 1
+    with eoslog.open(copy) as store:
+        assert everything_shown(store) == shown
+
+
+def test_a_closed_store_is_shown_and_stays_closed(open_store, store_path):
+    filled(open_store).close()
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        assert store.read_only
+        assert store.path == store_path
+        assert read(store) == [b"committed"]
+        assert [path.parent for path in paths_of(store)] == [store_path / "t-0"]
+        shown = everything_shown(store)
+    with eoslog.open(store_path) as store:
+        assert not store.read_only
+        assert everything_shown(store) == shown
+
+
+def paths_of(store: eoslog.Store) -> list[Path]:
+    return [Path(str(one["path"])) for one in store.partition("t", 0).segments()]
+
+
+def test_every_call_that_writes_is_refused(open_store, store_path):
+    filled(open_store).close()
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        consumer = store.consumer("g")
+        calls: list[Callable[[], object]] = [
+            lambda: store.create_topic("new"),
+            lambda: store.create_topics({"new": 1}),
+            lambda: store.alter_topic("t", partitions=3),
+            lambda: store.delete_topic("t"),
+            lambda: store.delete_records({AT: 1}),
+            lambda: store.alter_config({}),
+            lambda: store.producer(),
+            lambda: store.producer("name"),
+            lambda: store.producer(transactional_id="x"),
+            lambda: store.delete_group("g"),
+            lambda: store.delete_offsets("g", [AT]),
+            lambda: store.abort_transaction("x"),
+            lambda: store.commit_prepared([]),
+            lambda: store.abort_prepared([]),
+            lambda: store.commit_staged("app", 0, []),
+            lambda: store.begin_run("app"),
+            lambda: store.sweep_run("app", "run"),
+            lambda: consumer.commit({AT: 1}),
+            lambda: consumer.subscribe(["t"]),
+            lambda: store.partition("t", 0).append_batch(b""),
+        ]
+        for number, call in enumerate(calls):
+            with pytest.raises(errors.StoreReadOnlyError, match="read_only"):
+                call()
+                pytest.fail(f"call {number} was not refused")
+        store.flush()
+        consumer.assign([AT])
+        assert consumer.committed(AT) == 1
+        assert store.describe_group("g").state == "Empty"
+
+
+@pytest.mark.parametrize(
+    "options", [{"create": True}, {"durability": "commit"}, {"durability": None}, {"config": {}}]
+)
+def test_nothing_else_may_be_given(store_path, options):
+    with pytest.raises(ValueError, match="read_only"):
+        eoslog.open(store_path, read_only=True, **options)
+    assert not store_path.exists()
+
+
+def test_what_is_no_store_is_refused(store_path):
+    with pytest.raises(errors.NotAStoreError):
+        eoslog.open(store_path, read_only=True)
+    assert not store_path.exists()
+
+
+def test_a_store_that_was_opened_since_is_refused_by_name(open_store, store_path):
+    filled(open_store).close()
+    reader = eoslog.open(store_path, read_only=True)
+    consumer, partition = reader.consumer(), reader.partition("t", 0)
+    consumer.assign([AT])
+    open_store(None)
+    for call in (
+        reader.topics,
+        reader.groups,
+        lambda: consumer.poll(timeout=0.0),
+        lambda: partition.read(0),
+        lambda: partition.log_end_offset,
+        lambda: reader.partition("t", 1),
+    ):
+        with pytest.raises(errors.StoreReopenedError):
+            call()
+    reader.close()
+
+
+def test_a_segment_that_another_store_has_put_there_since_is_not_read(open_store, store_path):
+    """It was not mapped before, so no lock kept its file from being used again."""
+    filled(open_store).close()
+    reader = eoslog.open(store_path, read_only=True)
+    log = parts_of(reader).files.partitions.find(AT)
+    assert log is not None
+    store = open_store(None)
+    store.delete_topic("t")
+    store.create_topic("t", 2)
+    store.producer().append("t", 0, [b"another"])
+    with pytest.raises(errors.StoreReopenedError):
+        log.read(0)
+    reader.close()
+
+
+def test_a_power_cut_with_journals_is_refused_by_name(open_store, store_path):
+    abandon(with_journal(filled(open_store, "commit", **SMALL)))
+    session = store_path / "state" / "session.json"
+    session.write_text(session.read_text().replace('"boot_id": "', '"boot_id": "0'))
+    with unchanged(store_path), pytest.raises(errors.RecoveryNeededError, match="read_only"):
+        eoslog.open(store_path, read_only=True)
+    open_store(None).close()
+    with eoslog.open(store_path, read_only=True) as store:
+        assert read(store) == [b"committed"]
+
+
+def test_a_power_cut_without_journals_is_read(open_store, store_path):
+    abandon(filled(open_store, "process"))
+    (store_path / "state" / "session.json").unlink()
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        assert read(store) == [b"committed"]
+
+
+def test_a_damaged_last_base_offset_is_mended_in_memory_alone(open_store, store_path):
+    store = open_store()
+    store.create_topic("t")
+    for value in (b"0", b"1", b"2"):
+        store.producer().append("t", 0, [value])
+    store.close()
+    log = store_path / "t-0" / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    last = len(content) // 3 * 2
+    content[last : last + 8] = (9).to_bytes(8, "big")
+    log.write_bytes(content)
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        consumer = store.consumer()
+        consumer.assign([AT])
+        found = [(one.offset, one.value) for one in consumer.poll(timeout=0.0)]
+        assert found == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+def test_the_overlay_of_a_reader_that_died_is_removed_by_the_next(
+    open_store, store_path, overlays, monkeypatch
+):
+    filled(open_store).close()
+
+    def die() -> None:
+        eoslog.open(store_path, read_only=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(AssertionError):
+        in_child(die)
+    assert len(list(overlays.iterdir())) == 1
+    with eoslog.open(store_path, read_only=True):
+        assert len(list(overlays.iterdir())) == 1
+        with eoslog.open(store_path, read_only=True):
+            assert len(list(overlays.iterdir())) == 2
+
+
+def test_without_room_in_memory_the_overlay_is_where_temporary_files_are(
+    open_store, store_path, tmp_path, overlays, monkeypatch
+):
+    filled(open_store).close()
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr(overlay, "MEMORY", tmp_path / "absent")
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    with eoslog.open(store_path, read_only=True) as store:
+        assert read(store) == [b"committed"]
+        assert len(list(elsewhere.iterdir())) == 1
+    assert list(elsewhere.iterdir()) == []
