@@ -154,7 +154,7 @@ cdef class LogProducers(LogReader):
         cdef int64_t first_offset
         cdef Fault fault
         cdef Status status = STATUS_OK
-        self._check_open()
+        self._check_writable()
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -511,7 +511,7 @@ cdef class LogProducers(LogReader):
         cdef Fault fault
         cdef Status status = STATUS_OK
         cdef int64_t end
-        self._check_open()
+        self._check_writable()
         self._fault_init(&fault)
         table_init(&table)
         try:

@@ -40,6 +40,7 @@ class OpenedLog:
         journal: CommitJournal | None = None,
         overlay: tuple[str, int, int, int, int] | None = None,
         shown_path: str | None = None,
+        followed: bytes | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...
@@ -51,7 +52,10 @@ class OpenedLog:
     own_end: int
     def refresh(self) -> int: ...
     def set_callbacks(
-        self, load_producer: Callable[[int], object], reattach: Callable[[], object]
+        self,
+        load_producer: Callable[[int], object],
+        reattach: Callable[[], object],
+        find_session: Callable[[], bytes | None] | None = None,
     ) -> None: ...
     @property
     def fell_behind(self) -> bool: ...

@@ -3,6 +3,7 @@
 ends.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -19,7 +20,7 @@ from eoslog.bindings.snapshot_files import (
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
 cimport cython
@@ -34,21 +35,21 @@ from eoslog.native.control_boot cimport (
 )
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, CONTROL_WANT_SHARED, ControlPage, control_flag,
-    control_init, control_is_ready, control_keep_synced, control_load, control_set_flag,
-    control_start_before, control_store, control_synced_before, control_unlock, control_want,
+    ControlView, control_init, control_is_ready, control_keep_synced, control_load,
+    control_set_flag, control_start_before, control_store, control_synced_before, control_want,
 )
 from eoslog.native.log_close cimport log_detach
-from eoslog.native.log_follow cimport log_attach, log_attach_lock
+from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_attach_unlock
 from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_is_unchanged, eos_map, eos_maps_keep_locks, eos_open,
-    eos_reserve, munmap,
+    close_fd, eos_file_bytes, eos_is_unchanged, eos_map, eos_map_anonymous, eos_maps_keep_locks,
+    eos_open, eos_reserve, munmap,
 )
 from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
     SegmentFile, deleted_segments_free, log_end, log_enter_files, log_failure, log_free,
-    log_init, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
+    log_init, log_look, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport SEGMENT_REOPENED, Segment
 from eoslog.native.status cimport (
@@ -73,11 +74,16 @@ cdef class OpenedLog:
     be attached again because another process deleted segments that were not read here. The
     callbacks do that, with no lock of the engine held, and the call goes on from where it stopped.
     Without callbacks it raises StoreError or FellBehindError.
+
+    With `followed`, the session of the processes that have the store open, they are only followed:
+    no file is created, written or synced, and no lock taken that a process waits for. The page is
+    one of this process's own then, which each call brings up to theirs.
     """
 
     def __cinit__(self):
         memset(&self._log, 0, sizeof(NativeLog))
         self._page_map = NULL
+        self._followed_map = NULL
         self._page_fd = -1
 
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
@@ -85,7 +91,7 @@ cdef class OpenedLog:
                  Py_ssize_t recovery_point=0, Py_ssize_t log_start_offset=0,
                  bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
                  LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None,
-                 overlay=None, str shown_path=None):
+                 overlay=None, str shown_path=None, bytes followed=None):
         if self._page_map != NULL:
             raise ValueError("the partition log is already open")
         self.path = path
@@ -95,14 +101,15 @@ cdef class OpenedLog:
             raise ValueError(f"partition {partition} is outside [0, 2**31)")
         self.partition = <int>partition
         self._close_lock = threading.Lock()
-        self._load_producer = self._reattach = None
+        self._load_producer = self._reattach = self._find_session = None
+        self._control_path = control_path
         self._checkpoint = recovery_point
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
         self._page_directory_bytes = os.fsencode(os.path.dirname(control_path))
         for directory in (cut_path, os.path.dirname(control_path)):
-            if not os.path.isdir(directory):
+            if followed is None and not os.path.isdir(directory):
                 make_directories(directory)
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
@@ -122,8 +129,11 @@ cdef class OpenedLog:
         open_files_make_room()
         if opening is not None:
             opening._log = self
-        self._open_page(control_path, session, topic_id, boot_id)
-        self._log.producers_unknown = session is not None
+        if followed is None:
+            self._open_page(control_path, session, topic_id, boot_id)
+        else:
+            self._make_own_page(followed, topic_id)
+        self._log.producers_unknown = session is not None or followed is not None
         self._log.own_end = -1
         if self.attached:
             self._attach()
@@ -151,6 +161,8 @@ cdef class OpenedLog:
         log_free(&self._log)
         if self._page_map != NULL:
             munmap(self._page_map, CONTROL_PAGE_BYTES)
+        if self._followed_map != NULL:
+            munmap(self._followed_map, CONTROL_PAGE_BYTES)
 
     cdef int _set_topic_options(self, LogOptions* options, dict config) except -1:
         for name in _SETTINGS:
@@ -278,6 +290,76 @@ cdef class OpenedLog:
             self._let_others_in()
         return 0
 
+    cdef int _make_own_page(self, bytes session, bytes topic_id) except -1:
+        """Make a page of this process's own, for a log that is only read here."""
+        if len(session) != 16 or len(topic_id) != 16:
+            raise ValueError("a session and a topic id must have 16 bytes each")
+        self._page_map = eos_map_anonymous(CONTROL_PAGE_BYTES)
+        if self._page_map == NULL:
+            raise errors.OutOfMemoryError("no memory for a page")
+        self._log.page = <ControlPage*>self._page_map
+        control_init(self._log.page, <const uint8_t*>session)
+        memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
+        self._log.page.partition = self.partition
+        self.attached = True
+        if not self._follow_page(session):
+            raise errors.FellBehindError(
+                f"{self.topic}-{self.partition}: no process of the session has opened it")
+        return 0
+
+    cdef bint _follow_page(self, bytes session) except -1:
+        """Go by the page of a session's processes from now on; False if none of them has opened the
+        log.
+        """
+        cdef bytes path = os.fsencode(self._control_path)
+        cdef const uint8_t* raw = session
+        cdef uint8_t* former = NULL
+        cdef uint8_t* found = NULL
+        cdef const ControlPage* page
+        cdef int64_t file_bytes = 0
+        cdef int64_t modified_ms = 0
+        cdef int fd = -1
+        cdef int error = eos_open(path, False, True, &fd)
+        if error == 0:
+            error = eos_file_bytes(fd, &file_bytes, &modified_ms)
+        if error == 0 and file_bytes >= CONTROL_PAGE_BYTES:
+            error = eos_map(fd, CONTROL_PAGE_BYTES, False, &found)
+        if fd >= 0:
+            close_fd(fd)
+        if error != 0 and error != errno.ENOENT:
+            raise OSError(error, os.strerror(error), self._control_path)
+        page = <const ControlPage*>found
+        if found == NULL or not control_is_ready(page, raw) or (
+                page.partition != self.partition
+                or memcmp(page.topic_id, self._log.page.topic_id, 16) != 0):
+            if found != NULL:
+                munmap(found, CONTROL_PAGE_BYTES)
+            return False
+        # Whoever is following just now has the pages as they were.
+        with nogil:
+            pthread_mutex_lock(&self._log.view_lock)
+            pthread_mutex_lock(&self._log.follow_lock)
+        former = self._followed_map
+        self._followed_map = found
+        self._log.followed = page
+        memcpy(self._log.page.session, raw, 16)
+        self._log.renewed = True
+        pthread_mutex_unlock(&self._log.follow_lock)
+        pthread_mutex_unlock(&self._log.view_lock)
+        if former != NULL:
+            munmap(former, CONTROL_PAGE_BYTES)
+        return True
+
+    cdef int _look(self) except -1:
+        """Of a log that is only read here, know what its page says by now. If that is of another
+        session, and the store was taken up in it, it is to be attached to again.
+        """
+        if not log_look(&self._log, NULL) and self._find_session is not None:
+            session = self._find_session()
+            if session is not None and session != self._log.page.session[:16]:
+                self._follow_page(session)
+        return 0
+
     def _wait_for_page(self, control_path):
         """Lock the page's file; another process may be opening, and recovering, the partition."""
         until_s = time.monotonic() + _OPENING_S_MAX
@@ -363,39 +445,59 @@ cdef class OpenedLog:
     cdef int _attach(self) except -1:
         """Attach to a log that is open elsewhere; no process appends, rolls or deletes now."""
         cdef Fault fault
-        cdef Status status
+        cdef Status status = STATUS_FELL_BEHIND
+        cdef ControlView view
+        while status != STATUS_OK:
+            self._fault_init(&fault)
+            status = self._try_to_attach(&view, &fault)
+            if status != STATUS_OK and not self._has_moved(&view):
+                self._raise(status, &fault)
+        return 0
+
+    cdef Status _try_to_attach(self, ControlView* view, Fault* fault) except *:
         cdef SegmentFile* files = NULL
         cdef int32_t count = 0
         cdef bint is_attached = False
-        self._fault_init(&fault)
+        cdef Status status
         with nogil:
-            status = log_attach_lock(&self._log, &fault)
+            status = log_attach_lock(&self._log, view, fault)
             if status == STATUS_OK:
                 pthread_mutex_lock(&self._log.view_lock)
         if status != STATUS_OK:
-            self._raise(status, &fault)
+            return status
         try:
             files = native_files(self._files_found()[0], &count)
             with nogil:
-                status = log_attach(&self._log, files, count, self._checkpoint, &fault)
+                status = log_attach(&self._log, view, files, count, self._checkpoint, fault)
             is_attached = status == STATUS_OK
         finally:
             free(files)
             self._log.closed = not is_attached
             pthread_mutex_unlock(&self._log.view_lock)
-            control_unlock(self._log.page)
+            log_attach_unlock(&self._log)
             deleted_segments_free(&self._log)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return 0
+        return status
 
-    def set_callbacks(self, load_producer, reattach):
+    cdef bint _has_moved(self, const ControlView* view) noexcept:
+        """True if segments of a log that is only read here were ended or deleted since a view."""
+        cdef ControlView now
+        if self._log.followed == NULL:
+            return False
+        log_look(&self._log, &now)
+        return not control_flag(&self._log.page.deleted) and (
+            now.first_base_offset != view.first_base_offset
+            or now.active_base_offset != view.active_base_offset)
+
+    def set_callbacks(self, load_producer, reattach, find_session=None):
         """Have `load_producer(producer_id)` and `reattach()` called when the engine asks for that.
 
         A callback returns when the call can be repeated, or raises what the call raises then.
+        `find_session()`, for a log that is only read here, returns the session in which processes
+        have the store open by now, or None.
         """
         self._load_producer = load_producer
         self._reattach = reattach
+        self._find_session = find_session
 
     cdef int _before_repeat(self, Status status, Fault* fault, str path=None) except -1:
         """Do what the engine asks for, so that the call can be repeated; raise any other error.
@@ -458,8 +560,17 @@ cdef class OpenedLog:
                 f"{self.topic}-{self.partition}: {SEGMENT_REOPENED.decode()}: open it again")
         if self._page_map == NULL or self._log.closed or not self._log.opened:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} is closed")
+        if self._log.followed != NULL:
+            self._look()
         if control_flag(&self._log.page.deleted):
             raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
+        return 0
+
+    cdef int _check_writable(self) except -1:
+        self._check_open()
+        if self._log.followed != NULL:
+            raise errors.StoreReadOnlyError(
+                f"{self.topic}-{self.partition} is open for reading alone")
         return 0
 
     cdef int _view_log(self) except -1:
@@ -567,7 +678,7 @@ cdef class OpenedLog:
 
     @hold_offset.setter
     def hold_offset(self, Py_ssize_t offset):
-        self._check_open()
+        self._check_writable()
         control_store(&self._log.page.hold_offset, offset if offset >= 0 else CONTROL_NO_HOLD)
 
     @property
@@ -598,11 +709,13 @@ cdef class OpenedLog:
     @property
     def deleted(self):
         """True if its topic was deleted, by any process."""
+        if self._log.followed != NULL:
+            self._look()
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
 
     def mark_deleted(self):
         """The topic is gone: every call, in every process, raises LogClosedError from now on."""
-        self._check_open()
+        self._check_writable()
         control_set_flag(&self._log.page.deleted, 1)
 
     @property

@@ -243,7 +243,7 @@ cdef class PartitionLog(LogTransactions):
         cdef Fault fault
         cdef Status status
         cdef bint adopted = False
-        self._check_open()
+        self._check_writable()
         while True:
             memset(&outcome, 0, sizeof(AppendOutcome))
             self._fault_init(&fault)
@@ -303,7 +303,7 @@ cdef class PartitionLog(LogTransactions):
         """
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -320,7 +320,7 @@ cdef class PartitionLog(LogTransactions):
         cdef Status status
         cdef DurableWish wish
         cdef int32_t failed
-        self._check_open()
+        self._check_writable()
         wish.log = &self._log
         wish.offset = offset
         while True:
@@ -355,7 +355,7 @@ cdef class PartitionLog(LogTransactions):
         """
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -370,7 +370,7 @@ cdef class PartitionLog(LogTransactions):
         """
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -384,7 +384,7 @@ cdef class PartitionLog(LogTransactions):
         """
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -418,7 +418,7 @@ cdef class PartitionLog(LogTransactions):
         cdef int64_t total = 0
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         if self._log.options.spare_segments > 0:
             with suppress(OSError):  # Without it the files are removed.
                 make_directories(os.fsdecode(self._spare_bytes))
@@ -448,7 +448,7 @@ cdef class PartitionLog(LogTransactions):
         """Raise the log start offset, in all processes; records below it can no longer be read.
         No file goes by this.
         """
-        self._check_open()
+        self._check_writable()
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise errors.OffsetOutOfRangeError(
                 f"{self.topic}-{self.partition}: log start {offset} is not in "
@@ -460,7 +460,7 @@ cdef class PartitionLog(LogTransactions):
         """Cut the log back to end at `offset` and rebuild the producers from what is left."""
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         if offset < 0:
             raise ValueError(f"offset must be 0 or more, got {offset}")
         if self.attached:
@@ -491,7 +491,7 @@ cdef class PartitionLog(LogTransactions):
         cdef int32_t made = 0
         cdef Fault fault
         cdef Status status
-        self._check_open()
+        self._check_writable()
         if not 0 <= count <= self._log.options.spare_segments:
             raise ValueError(
                 f"{count} spare files; eoslog.spare.segments is {self._log.options.spare_segments}")
@@ -515,6 +515,8 @@ cdef class PartitionLog(LogTransactions):
         with self._close_lock:
             if self._page_map == NULL or self._log.closed or not self._log.opened:
                 return
+            if clean:
+                self._check_writable()
             if clean and not self.failed and not control_flag(&self._log.page.deleted):
                 self.store_abort_files(True)
             self._fault_init(&fault)

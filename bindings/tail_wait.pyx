@@ -7,11 +7,15 @@ them, and on that of the calls, which wake everybody: no other append disturbs i
 or under a kernel without such a sleep, sleeps for their bits of one word that all logs share; an
 append to another log with the same bit raises that by a multiple of SHARED_APPEND: the sleep goes
 on.
+
+A reader of logs that are only read here has nobody woken, and so stores to no page: it looks again
+and again, after a millisecond first, then after longer and longer sleeps.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport usleep
 
 from eoslog.bindings.log_reader cimport LogReader
 from eoslog.bindings.opened_log cimport OpenedLog
@@ -28,6 +32,9 @@ cdef enum:
     LOGS_WITH_OWN_WORD = 32
     # Python handles signals between two sleeps, and a writer may die before its wake-up.
     SLEEP_NS_MAX = 1_000_000_000
+    # Between two looks at logs that are only read here.
+    LOOK_AGAIN_US = 1_000
+    LOOK_AGAIN_US_MAX = 20_000
 
 cdef bint has_own_words = True  # Until the kernel says that it cannot sleep on several.
 
@@ -67,9 +74,33 @@ cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint 
                                double timeout_s) except -2:
     cdef int64_t left_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
     cdef int64_t until_ns = monotonic_ns() + left_ns
+    if are_followed(logs):
+        return sleep_and_look(logs, positions, committed, until_ns)
     if has_own_words and len(logs) <= LOGS_WITH_OWN_WORD:
         return sleep_on_own_words(page, logs, positions, committed, until_ns)
     return sleep_on_shared_word(page, logs, positions, committed, until_ns)
+
+
+cdef bint are_followed(list logs) except -1:
+    """True if these logs are only read here; all of a store are, or none."""
+    return len(logs) > 0 and (<OpenedLog>logs[0])._log.followed != NULL
+
+
+cdef Py_ssize_t sleep_and_look(
+    list logs, list positions, bint committed, int64_t until_ns
+) except -2:
+    cdef Py_ssize_t index = first_with_more(logs, positions, committed)
+    cdef int64_t sleep_us = LOOK_AGAIN_US
+    cdef int64_t left_ns = until_ns - monotonic_ns()
+    while index == NO_LOG and left_ns > 0:
+        sleep_us = min(sleep_us, left_ns // 1000 + 1)
+        with nogil:
+            usleep(<unsigned int>sleep_us)
+        PyErr_CheckSignals()
+        index = first_with_more(logs, positions, committed)
+        sleep_us = min(2 * sleep_us, <int64_t>LOOK_AGAIN_US_MAX)
+        left_ns = until_ns - monotonic_ns()
+    return index
 
 
 cdef Py_ssize_t sleep_on_own_words(SharedPage page, list logs, list positions, bint committed,

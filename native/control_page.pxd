@@ -66,6 +66,7 @@ cdef extern from "control_page.h" nogil:
     void control_write_begin(ControlPage* page) noexcept
     void control_write_end(ControlPage* page) noexcept
     bint control_view(const ControlPage* page, ControlView* view) noexcept
+    bint control_follow(ControlPage* own, const ControlPage* page) noexcept
     void control_note_opened(ControlPage* page) noexcept
     bint control_is_as_opened(const ControlPage* page) noexcept
     void control_want(ControlPage* page, uint32_t who) noexcept

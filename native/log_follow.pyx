@@ -18,18 +18,17 @@ from libc.string cimport memset
 from eoslog.native.atomics cimport store_release_64
 from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
-    control_view, control_write_begin,
+    control_unlock, control_view, control_write_begin,
 )
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.index_file cimport index_file_append
 from eoslog.native.log_replay cimport log_replay_batch
-from eoslog.native.mapped_io cimport eos_file_bytes, eos_sync_data
+from eoslog.native.mapped_io cimport eos_file_bytes, eos_file_length, eos_sync_data
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
     SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_load_writable,
-    log_note_end,
-    log_publish, log_unload_idle, log_use_file, pthread_mutex_lock, pthread_mutex_unlock,
-    segment_retire,
+    log_look, log_note_end, log_publish, log_unload_idle, log_use_file, pthread_mutex_lock,
+    pthread_mutex_unlock, segment_retire,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
@@ -61,7 +60,9 @@ cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
     cdef ControlView view
     cdef int64_t end = log.known_end
     cdef Status status = STATUS_OK
-    if not control_view(log.page, &view):
+    if log.followed != NULL:
+        log_look(log, &view)
+    elif not control_view(log.page, &view):
         out.os_errno = EAGAIN
         return fault(out, STATUS_IO, "a writer holds the log's page", 0, EAGAIN)
     # After the look at the page: a file that became the segment before that is seen here.
@@ -69,7 +70,10 @@ cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
     while status == STATUS_OK:
         if log_active(log).base_offset == view.active_base_offset:
             log_active(log).reserved_bytes = view.active_reserved_bytes
-            status = take_in(log, view.active_valid_bytes, view.log_end_offset, &end, out)
+            if log.followed != NULL:
+                status = bytes_there(log, &view.active_valid_bytes, out)
+            if status == STATUS_OK:
+                status = take_in(log, view.active_valid_bytes, view.log_end_offset, &end, out)
             break
         status = follow_to_next(log, &view, &end, out)
     if status == STATUS_OK and end != view.log_end_offset:
@@ -80,6 +84,22 @@ cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
         log_note_end(log, end)
         log_drop_segments(log, view.first_base_offset)
     return status
+
+
+cdef Status bytes_there(PartitionLog* log, int64_t* bytes_out, Fault* out) noexcept nogil:
+    """How far the active segment of a log that is only read here may be looked at. Its valid bytes
+    need not be of the same moment as the log's end: that alone bounds the walk.
+    """
+    cdef Segment* active = log_active(log)
+    cdef Status status = log_use_file(log, active, out)
+    if status != STATUS_OK:
+        return status
+    out.os_errno = eos_file_length(active.fd, bytes_out)
+    if out.os_errno != 0:
+        return fault(out, STATUS_IO, "a segment file could not be looked at", 0, out.os_errno)
+    if bytes_out[0] > active.map_bytes:
+        bytes_out[0] = active.map_bytes
+    return STATUS_OK
 
 
 cdef Status follow_to_next(
@@ -128,6 +148,7 @@ cdef Status add_active(PartitionLog* log, int64_t base_offset, Fault* out) noexc
     if status != STATUS_IO or out.os_errno != ENOENT:
         return status
     # Looked at now: a file goes after the page says so, and that may be later than the last look.
+    log_look(log, NULL)
     first_base_offset = control_load(&log.page.first_base_offset)
     if base_offset < first_base_offset:
         status = fault(
@@ -299,23 +320,47 @@ cdef Status clear_behind_end(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
-    """Take the writer's lock of a log that this process has not read yet, for log_attach."""
-    cdef int taken = control_lock(log.page, ATTACH_TIMEOUT_NS, log.process_id)
+cdef Status log_attach_lock(
+    PartitionLog* log, ControlView* view, Fault* out
+) noexcept nogil:
+    """Take the writer's lock of a log that this process has not read yet, for log_attach, which
+    works on the view; where a writer died its valid bytes are -1.
+    """
+    cdef int taken
+    if log.followed != NULL:
+        log_look(log, view)
+        return STATUS_OK
+    taken = control_lock(log.page, ATTACH_TIMEOUT_NS, log.process_id)
     if taken != 0 and taken != EOWNERDEAD:
         return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
                      0, control_load_32(&log.page.holder))
     if taken == EOWNERDEAD:
         control_write_begin(log.page)
+    view.log_end_offset = control_load(&log.page.log_end_offset)
+    view.active_base_offset = control_load(&log.page.active_base_offset)
+    view.active_valid_bytes = control_load(&log.page.active_valid_bytes)
+    view.active_reserved_bytes = control_load(&log.page.active_reserved_bytes)
+    view.first_base_offset = control_load(&log.page.first_base_offset)
+    if control_flag(&log.page.sequence) & 1:
+        view.active_valid_bytes = -1
     return STATUS_OK
 
 
+cdef void log_attach_unlock(PartitionLog* log) noexcept nogil:
+    if log.followed == NULL:
+        control_unlock(log.page)
+
+
 cdef Status log_attach(
-    PartitionLog* log, const SegmentFile* files, int32_t file_count, int64_t checkpoint, Fault* out
+    PartitionLog* log, const ControlView* view, const SegmentFile* files, int32_t file_count,
+    int64_t checkpoint, Fault* out,
 ) noexcept nogil:
     """Take up a log that other processes have open: its segments are listed, the last one is
     mapped. The caller holds the lock and view_lock; producers are restored later. If a writer died,
     what he left is repaired. Below `checkpoint` everything is synced, index files too.
+
+    A log that is only read here is locked by none: `view` is of before its files were listed. If
+    segments were deleted since it fails, and the caller looks again.
 
     A reader, who takes segments_lock alone, finds the segments as they were or as they are.
     """
@@ -324,8 +369,9 @@ cdef Status log_attach(
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
     forget_segments(log)
-    status = attach_segments(log, files, file_count, checkpoint, &end, &file_bytes, out)
+    status = attach_segments(log, view, files, file_count, checkpoint, &end, &file_bytes, out)
     log.closed = status != STATUS_OK
+    log.renewed = False
     pthread_mutex_unlock(&log.segments_lock)
     if status != STATUS_OK:
         return status
@@ -336,14 +382,14 @@ cdef Status log_attach(
 
 
 cdef Status attach_segments(
-    PartitionLog* log, const SegmentFile* files, int32_t file_count, int64_t checkpoint,
-    int64_t* end, int64_t* file_bytes, Fault* out,
+    PartitionLog* log, const ControlView* view, const SegmentFile* files, int32_t file_count,
+    int64_t checkpoint, int64_t* end, int64_t* file_bytes, Fault* out,
 ) noexcept nogil:
     """List the segments that the page names, and map the last one up to the published end. The
     caller holds segments_lock.
     """
-    cdef int64_t first = control_load(&log.page.first_base_offset)
-    cdef int64_t active_base = control_load(&log.page.active_base_offset)
+    cdef int64_t first = view.first_base_offset
+    cdef int64_t active_base = view.active_base_offset
     cdef Segment* active
     cdef int32_t index
     cdef Status status = STATUS_OK
@@ -364,18 +410,18 @@ cdef Status attach_segments(
                      active_base, active.base_offset)
     end[0] = active.base_offset
     file_bytes[0] = active.reserved_bytes
-    if control_flag(&log.page.sequence) & 1:
+    if view.active_valid_bytes < 0:
         segment_begin_anew(active)
-        status = take_in(log, file_bytes[0], control_load(&log.page.log_end_offset), end, out)
+        status = take_in(log, file_bytes[0], view.log_end_offset, end, out)
     else:
-        active.used_bytes = control_load(&log.page.active_valid_bytes)
-        active.reserved_bytes = control_load(&log.page.active_reserved_bytes)
+        active.used_bytes = view.active_valid_bytes
+        active.reserved_bytes = view.active_reserved_bytes
         status = segment_index_active(active, &log.options.segment, end, out)
     if status == STATUS_OK and active.used_bytes == 0:
-        end[0] = control_load(&log.page.log_end_offset)
-    if status == STATUS_OK and end[0] != control_load(&log.page.log_end_offset):
+        end[0] = view.log_end_offset
+    if status == STATUS_OK and end[0] != view.log_end_offset:
         status = fault(out, STATUS_CORRUPT, "the log ends elsewhere than its page says",
-                       control_load(&log.page.log_end_offset), end[0])
+                       view.log_end_offset, end[0])
     # Whose bytes were synced is not known here, but for those below the recovery point; whose index
     # files were, but for those below a checkpoint's.
     for index in range(log.segment_count - 1):

@@ -5,6 +5,7 @@
 Both take in first what other processes published, so that a caller works on all of it. The lock is
 the page's: one writer of all processes has it. A view takes view_lock alone, which keeps what this
 process knows as it is. The process that takes the lock after a writer died repairs what it left.
+Of a log that is only read here no lock of other processes is taken, and nothing repaired.
 
 Invariants: what a process knows of the log is what the batches below known_end say, whichever
 process wrote them; a writer knows all of it before it writes; no writer has the lock of a log that
@@ -19,15 +20,17 @@ from eoslog.native.control_page cimport (
 )
 from eoslog.native.log_follow cimport log_follow, log_repair
 from eoslog.native.partition_log cimport (
-    log_active, log_failure, log_use_active, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_failure, log_look, log_use_active, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.shared_page cimport SHARED_APPEND, shared_word_wake
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
+    STATUS_CLOSED, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK,
+    STATUS_READ_ONLY, fault,
 )
 
 cdef extern from "<errno.h>" nogil:
     int EAGAIN
+    int EROFS
 
 
 cdef Status check_usable(PartitionLog* log, Fault* out) noexcept nogil:
@@ -52,9 +55,13 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
     not held.
     """
     cdef int failed
-    cdef int taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
+    cdef int taken
     cdef Status repaired
     cdef Status status = STATUS_OK
+    if log.followed != NULL:
+        out.os_errno = EROFS
+        return fault(out, STATUS_READ_ONLY, "the log is open for reading alone", 0, EROFS)
+    taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
     if taken != 0 and taken != EOWNERDEAD:
         return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
                      0, control_load_32(&log.page.holder))
@@ -105,7 +112,9 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
     """Know what was published by now, and keep it so until log_view_end; writers of this process
     wait.
     """
-    cdef Status status = check_usable(log, out)
+    cdef Status status
+    log_look(log, NULL)
+    status = check_usable(log, out)
     if status != STATUS_OK:
         return status
     if control_flag(&log.page.sequence) & 1 and control_load(
@@ -118,6 +127,8 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
             return status            # Else it is being taken up just now, by the caller.
     pthread_mutex_lock(&log.view_lock)
     status = check_usable(log, out)
+    if status == STATUS_OK and log.renewed and not log.producers_unknown:
+        status = fault(out, STATUS_FELL_BEHIND, "a later session has the log open", 0, 0)
     if status == STATUS_OK:
         status = log_use_active(log, out)
     if status == STATUS_OK and is_behind(log):
@@ -142,6 +153,7 @@ cdef void log_view_end(PartitionLog* log) noexcept nogil:
 cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil:
     """Know what was published by now."""
     cdef Status status
+    log_look(log, NULL)
     if load_acquire_64(&log.known_end) == control_load(&log.page.log_end_offset):
         return STATUS_OK
     status = log_view(log, out)

@@ -4,7 +4,9 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from eoslog.native.abort_index cimport AbortIndex
 from eoslog.native.atomics cimport load_acquire_32, load_acquire_64, load_acquire_map
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport ControlPage, control_load, control_load_32
+from eoslog.native.control_page cimport (
+    ControlPage, ControlView, control_load, control_load_32,
+)
 from eoslog.native.open_files cimport FileOwner
 from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.producer_table cimport ProducerTable
@@ -48,6 +50,9 @@ cdef struct PartitionLog:
     uint64_t inode
     LogOptions options
     ControlPage* page                # Shared with other processes; all else is this one's own.
+    const ControlPage* followed      # If the log is only read here: what `page` is a copy of, and
+    pthread_mutex_t follow_lock      # ... what guards the copying; after all other locks.
+    bint renewed                     # ... it is of a later session: to be attached to again.
     uint32_t* wake_word              # What readers of many logs sleep on; NULL without any.
     uint32_t wake_bit                # For which readers of this one do.
     int32_t process_id
@@ -96,6 +101,7 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil
+cdef bint log_look(PartitionLog* log, ControlView* view) noexcept nogil
 cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_name_page(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil

@@ -32,7 +32,7 @@ from eoslog.native.abort_index cimport (
 from eoslog.native.atomics cimport add_64, load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
-    control_flag, control_load, control_raise, control_store, control_store_32,
+    control_flag, control_follow, control_load, control_raise, control_store, control_store_32,
     control_write_begin, control_write_end,
 )
 from eoslog.native.mapped_io cimport (
@@ -77,6 +77,7 @@ cdef Status log_init(PartitionLog* log) noexcept nogil:
     pthread_mutex_init(&log.segments_lock, NULL)
     pthread_mutex_init(&log.view_lock, NULL)
     pthread_mutex_init(&log.flush_lock, NULL)
+    pthread_mutex_init(&log.follow_lock, NULL)
     log.files.owner = log
     log.files.close_files = close_files
     log.passed_round = -1
@@ -103,6 +104,7 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     pthread_mutex_destroy(&log.segments_lock)
     pthread_mutex_destroy(&log.view_lock)
     pthread_mutex_destroy(&log.flush_lock)
+    pthread_mutex_destroy(&log.follow_lock)
     log.opened = False
 
 
@@ -124,6 +126,7 @@ cdef Status log_add_segment(
     if segment == NULL:
         return STATUS_NO_MEMORY
     segment_init(segment, base_offset)
+    segment.read_only = log.followed != NULL
     segment.used_bytes = file_bytes
     segment.reserved_bytes = file_bytes
     log.segments[log.segment_count] = segment
@@ -156,7 +159,7 @@ cdef Status log_load_segment(PartitionLog* log, Segment* segment, Fault* out) no
             segment.offset_index.count == 0
             and segment.used_bytes > 2 * log.options.segment.index_interval_bytes):
         status = segment_rebuild_indexes(segment, &log.options.segment, out)
-        if status == STATUS_OK:
+        if status == STATUS_OK and not segment.read_only:
             # For the next opening; where it cannot be written it is rebuilt each time.
             segment_store_indexes(segment, log.directory, False, &ignored)
     return status
@@ -217,6 +220,7 @@ cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexc
     if status != STATUS_IO or out.os_errno != ENOENT:
         return status
     # Looked at now: a file goes after the page says so.
+    log_look(log, NULL)
     first_base_offset = control_load(&log.page.first_base_offset)
     if segment.base_offset < first_base_offset:
         status = fault(
@@ -274,6 +278,26 @@ cdef bint close_segment(PartitionLog* log, Segment* segment, bint unsynced) noex
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
     """Refuse appends from now on, in every process: what the disk holds is not known."""
     control_store_32(&log.page.failed_errno, error if error != 0 else 5)
+
+
+cdef bint log_look(PartitionLog* log, ControlView* view) noexcept nogil:
+    """Of a log that is only read here, have in `page`, and in a view, what the page of those who
+    write says. False if that is of another session, or being laid out for one. Of any other log it
+    is the page itself.
+    """
+    cdef bint followed = True
+    if log.followed == NULL:
+        return True
+    pthread_mutex_lock(&log.follow_lock)
+    followed = control_follow(log.page, log.followed)
+    if view != NULL:
+        view.log_end_offset = log.page.log_end_offset
+        view.active_base_offset = log.page.active_base_offset
+        view.active_valid_bytes = log.page.active_valid_bytes
+        view.active_reserved_bytes = log.page.active_reserved_bytes
+        view.first_base_offset = log.page.first_base_offset
+    pthread_mutex_unlock(&log.follow_lock)
+    return followed
 
 
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
@@ -402,6 +426,8 @@ cdef Status log_acquire(
     segment = log.segments[index]
     log.files.used = True
     status = log_load_segment(log, segment, out)
+    # What deletes files says so first.
+    log_look(log, NULL)
     if control_flag(&log.page.deleted):
         # The topic, by any process. If it was created again, the files may be those of the new one.
         pthread_mutex_unlock(&log.segments_lock)

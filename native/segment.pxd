@@ -50,6 +50,7 @@ cdef struct Segment:
     bint linked                      # The file had another name too when it was opened.
     bint foreign                     # A link in an overlay: its file is never written to.
     bint mended                      # A foreign one whose map is not as its file: it stays mapped.
+    bint read_only                   # No byte of it is this process's to change.
     bint retired                     # Deleted from the log; freed after its last reader.
     bint unsynced                    # Has bytes that no sync covers.
     bint indexes_unsynced            # Its index files do.

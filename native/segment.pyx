@@ -139,9 +139,9 @@ cdef Status segment_load(
 ) noexcept nogil:
     """Open and map an existing file and read its indexes; missing or senseless ones are left empty.
 
-    `writable_bytes`: so much of it may be written at least; 0: nothing is. used_bytes is the
-    file's length until the caller knows better; `unsynced` is left alone. What is stored to the map
-    of a foreign one its file does not get.
+    `writable_bytes`: so much of it may be written at least, by processes that may write; 0: nothing
+    is. used_bytes is the file's length until the caller knows better; `unsynced` is left alone.
+    What is stored to the map of a foreign one its file does not get.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t modified_ms = 0
@@ -150,7 +150,8 @@ cdef Status segment_load(
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = open_file(segment, path, False, segment.foreign or writable_bytes == 0)
+    error = open_file(
+        segment, path, False, segment.foreign or segment.read_only or writable_bytes == 0)
     # As long as it is mapped here no process makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
@@ -185,7 +186,8 @@ cdef Status segment_load(
         error = (
             eos_map_apart(segment.fd, <size_t>map_bytes, &segment.map)
             if segment.foreign and writable_bytes > 0
-            else eos_map(segment.fd, <size_t>map_bytes, writable_bytes > 0, &segment.map))
+            else eos_map(segment.fd, <size_t>map_bytes,
+                         writable_bytes > 0 and not segment.read_only, &segment.map))
         if error != 0:
             segment_unload(segment)
             return io_fault(out, error, "a segment file could not be mapped")
@@ -672,7 +674,7 @@ cdef Status segment_reopen_file(
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    error = eos_open(path, False, False, &fd)
+    error = eos_open(path, False, segment.read_only, &fd)
     if error == 0 and not mapped:
         error = eos_share(fd)
     if error == EWOULDBLOCK:
@@ -711,7 +713,7 @@ cdef int map_again(Segment* segment, int fd) noexcept nogil:
     cdef int error
     if not (index_file_unpack(&segment.offset_index) and index_file_unpack(&segment.time_index)):
         return ENOMEM
-    error = eos_map(fd, <size_t>segment.map_bytes, True, &map)
+    error = eos_map(fd, <size_t>segment.map_bytes, not segment.read_only, &map)
     if error == 0:
         store_release_map(&segment.map, map)
     return error

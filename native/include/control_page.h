@@ -98,6 +98,9 @@ typedef struct ControlView {
 
 static inline int control_init(ControlPage *page, const uint8_t *session) {
     int result;
+    /* First: a process that only reads the log, with a page of an earlier session, looks here after all other fields. */
+    __atomic_store_n(&page->ready, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     CRASH_POINT("control page: cleared");
     memset(page, 0, sizeof *page);
     result = shared_mutex_init(&page->lock, PTHREAD_MUTEX_DEFAULT);
@@ -276,6 +279,55 @@ static inline int control_view(const ControlPage *page, ControlView *view) {
         }
         if (tries > CONTROL_VIEW_TRIES / 2)
             sched_yield();
+    }
+    return 0;
+}
+
+/* Take over what the page of those who write says into the page of a process that only reads the log, and has the first one mapped
+   without the right to store to it; 0 if that is not of the other one's session any more, or changes too fast: nothing was taken
+   over then, and what was published before holds.
+
+   The fields need not be of one moment, since a writer may be stopped in the middle of a change, or dead: the log's start is not
+   above its end in this order, and each of the others is at least as new as the end, which was stored after what it promises. Where
+   the valid bytes are not of the same moment they are -1. The caller keeps other threads from it: the end and the offset where
+   readers are held belong together. */
+static inline int control_follow(ControlPage *own, const ControlPage *page) {
+    int tries;
+    for (tries = 0; tries < CONTROL_VIEW_TRIES; tries++) {
+        uint32_t sequence = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
+        int64_t first_base = control_load(&page->first_base_offset);
+        int64_t start = control_load(&page->log_start_offset);
+        int64_t end = control_load(&page->log_end_offset);
+        int64_t active_base = control_load(&page->active_base_offset);
+        int64_t capacity = control_load(&page->active_capacity_bytes);
+        int64_t valid = control_load(&page->active_valid_bytes);
+        int64_t reserved = control_load(&page->active_reserved_bytes);
+        int64_t hold = control_load(&page->hold_offset);
+        int64_t recovery_point = control_load(&page->recovery_point);
+        int64_t durable = control_load(&page->durable);
+        int32_t failed_errno = control_load_32(&page->failed_errno);
+        uint32_t deleted = control_flag(&page->deleted);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) != sequence || (sequence & 1) != 0)
+            valid = -1;
+        /* In this order: a page that is laid out for another session is not ready first of all, and ready last. */
+        if (control_flag(&page->ready) == 0 || memcmp(page->session, own->session, sizeof own->session) != 0)
+            return 0;
+        if (active_base > end)
+            continue; /* It was rolled in between. */
+        __atomic_store_n(&own->log_start_offset, start, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->first_base_offset, first_base, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->log_end_offset, end, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->active_base_offset, active_base, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->active_capacity_bytes, capacity, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->active_valid_bytes, valid, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->active_reserved_bytes, reserved, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->hold_offset, hold, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->recovery_point, recovery_point, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->durable, durable, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->failed_errno, failed_errno, __ATOMIC_RELEASE);
+        __atomic_store_n(&own->deleted, deleted, __ATOMIC_RELEASE);
+        return 1;
     }
     return 0;
 }

@@ -47,7 +47,11 @@ class SharedLog:
         self.session = session
 
     def open(
-        self, page: SharedPage | None = None, journal: CommitJournal | None = None
+        self,
+        page: SharedPage | None = None,
+        journal: CommitJournal | None = None,
+        *,
+        clean: bool = True,
     ) -> PartitionLog:
         log = PartitionLog(
             str(self.directory),
@@ -57,13 +61,36 @@ class SharedLog:
             spare_path=str(self.root / "spare"),
             cut_path=str(self.root / "cut"),
             config=CONFIG,
-            clean=True,
+            clean=clean,
             session=self.session,
             shared=page or self.page(),
             journal=journal,
         )
         log.restore_producers(None, 0)
         return log
+
+    def follow(self) -> PartitionLog:
+        """Open it for reading alone; what is written by the others is looked at, and not a byte of
+        theirs is changed. Its producers are to be restored.
+        """
+        return PartitionLog(
+            str(self.directory),
+            topic="t",
+            partition=0,
+            control_path=str(self.control),
+            spare_path=str(self.root / "no spare"),
+            cut_path=str(self.root / "no cut"),
+            config=CONFIG,
+            clean=True,
+            followed=self.session,
+        )
+
+    def next_session(self) -> SharedLog:
+        """The same files in another session, after the death of all that had them open."""
+        (self.root / "shared").unlink()
+        session = os.urandom(16)
+        SharedPage(str(self.root / "shared"), session, True)
+        return SharedLog(self.root, session)
 
     def page(self) -> SharedPage:
         return SharedPage(str(self.root / "shared"), self.session, False)
