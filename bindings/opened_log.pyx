@@ -14,6 +14,7 @@ from contextlib import suppress
 from eoslog import errors
 from eoslog.bindings.file_descriptor import make_directories
 from eoslog.bindings.segment_times import newest_timestamp
+from eoslog.bindings.shared_page import COUNTER_LOGS_OPENED
 from eoslog.bindings.snapshot_files import (
     SEGMENT_NAME, remove_stray_snapshots, snapshot_offsets, snapshot_path,
 )
@@ -52,6 +53,7 @@ from eoslog.native.partition_log cimport (
     log_init, log_look, log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport SEGMENT_REOPENED, Segment
+from eoslog.native.shared_page cimport shared_counter_raise
 from eoslog.native.status cimport (
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
 )
@@ -61,6 +63,7 @@ _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _OPENING_S_MAX = 600
 _OPENING_LOOK_S = 0.002
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
+cdef int LOGS_OPENED = COUNTER_LOGS_OPENED
 _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "segment.ms",
              "max.message.bytes")
 
@@ -284,6 +287,9 @@ cdef class OpenedLog:
                 control_note_boot(self._log.page, &boot)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
                 self._log.page.partition = self.partition
+                # Before the first append: who looks for all open logs would miss this one else.
+                if self._shared is not None:
+                    shared_counter_raise((<SharedPage>self._shared)._page, LOGS_OPENED)
         if error != 0:
             raise OSError(error, os.strerror(error), control_path)
         if session is None:

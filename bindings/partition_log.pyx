@@ -432,6 +432,20 @@ cdef class PartitionLog(LogTransactions):
                 return total
             self._before_repeat(status, &fault)
 
+    def repair(self):
+        """Repair what a writer left that died, as the next append would."""
+        cdef Fault fault
+        cdef Status status
+        while True:
+            self._check_open()
+            self._fault_init(&fault)
+            with nogil:
+                status = log_lock(&self._log, &fault)
+            if status == STATUS_OK:
+                log_unlock(&self._log)
+                return
+            self._before_repeat(status, &fault)
+
     def free_deleted(self):
         """Free the files of segments that are deleted and no longer read, and return how many.
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from eoslog.exchange.kafka_export import export_kafka as export_kafka
     from eoslog.exchange.kafka_import import KafkaImport as KafkaImport
     from eoslog.exchange.kafka_import import import_kafka as import_kafka
+    from eoslog.exchange.restore import StoreRestore as StoreRestore
+    from eoslog.exchange.restore import restore as restore
     from eoslog.groups.coordinator import GroupDescription as GroupDescription
     from eoslog.groups.coordinator import MemberDescription as MemberDescription
     from eoslog.groups.metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from eoslog.staging.message import StagedMessage as StagedMessage
     from eoslog.staging.writer import StagedWriter as StagedWriter
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
+    from eoslog.store.backup import StoreBackup as StoreBackup
     from eoslog.store.opening import open as open
     from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
@@ -91,6 +94,8 @@ _MODULES = {
     "StagedMessage": "eoslog.staging.message",
     "StagedWriter": "eoslog.staging.writer",
     "Store": "eoslog.store.store",
+    "StoreBackup": "eoslog.store.backup",
+    "StoreRestore": "eoslog.exchange.restore",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.admin",
     "TransactionListing": "eoslog.transactions.admin",
@@ -99,6 +104,7 @@ _MODULES = {
     "import_kafka": "eoslog.exchange.kafka_import",
     "open": "eoslog.store.opening",
     "read_process_write": "eoslog.store.process_loop",
+    "restore": "eoslog.exchange.restore",
 }
 
 __all__ = ["TopicPartition", "__version__", "errors", *_MODULES]

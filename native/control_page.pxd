@@ -54,6 +54,7 @@ cdef extern from "control_page.h" nogil:
         ControlPage* page, const uint8_t* topic_id, int32_t partition, int64_t offset) noexcept
     int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     void control_unlock(ControlPage* page) noexcept
+    void control_unlock_at_once(ControlPage* page) noexcept
     int64_t control_load(const int64_t* field) noexcept
     int64_t control_durable(const ControlPage* page) noexcept
     int64_t control_now_ns() noexcept

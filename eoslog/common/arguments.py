@@ -8,9 +8,11 @@ import functools
 import inspect
 import math
 import operator
+import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -28,6 +30,21 @@ def whole_number(value: object, what: str) -> int:
         except TypeError:
             pass
     raise TypeError(f"{what} must be an int, got {type(value).__name__}")
+
+
+def path_of(value: object, what: str) -> Path:
+    """Return the value as a path. Raises TypeError or ValueError, which name the argument."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{what} must be a str or a Path, got {type(value).__name__}")
+    text = os.fspath(value)
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str or a Path, got one of bytes")
+    try:
+        if not text or b"\0" in os.fsencode(text):
+            raise ValueError(f"{what} must be a directory's path, got {value!r}")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} must be UTF-8, got {text!r}") from error
+    return Path(text)
 
 
 def seconds(value: Any, what: str) -> float:

@@ -12,7 +12,7 @@ see `fs/new_directory`.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -26,12 +26,17 @@ from eoslog.common.config import (
     kept_for_kafka,
     parse_store_config,
 )
-from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, ExportRefusedError, InvalidRequestError
 from eoslog.exchange.bootstrap_checkpoint import FILE_NAME as BOOTSTRAP_NAME
 from eoslog.exchange.bootstrap_checkpoint import ExportedTopic, encode_bootstrap
 from eoslog.exchange.broker_logs import METADATA_PARTITION
+from eoslog.exchange.closed_store import (
+    Progress,
+    check_apart,
+    copy_closed_store,
+    resolved,
+)
 from eoslog.exchange.exported_internal_topics import (
     bounds_of,
     read_internal_records,
@@ -47,27 +52,22 @@ from eoslog.exchange.topic_config import MIN_REPLICAS, SEGMENT_BYTES_MIN, kafka_
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.identity_files import new_id, read_meta_properties
 from eoslog.fs.new_directory import new_directory
-from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import DIRECTORY_MODE, make_directories
-from eoslog.inspect.store_copy import as_if_in, copy_store
+from eoslog.fs.private_files import DIRECTORY_MODE
+from eoslog.inspect.store_copy import as_if_in
 from eoslog.inspect.store_verification import lost_partitions, read_checkpoints
-from eoslog.session.lock import StoreLock
 from eoslog.session.paths import StorePaths
 from eoslog.staging.names import TRASH_DIRECTORY
-from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.partition_directory import is_directory, is_unused
 from eoslog.storage.topic_registry import (
     TopicDescription,
     cleanup_policy_of,
-    partition_directories,
 )
 from eoslog.store.files import StoreFiles
 from eoslog.store.store import StoreParts, opened_parts
 from eoslog.transactions.entries import ONGOING
 from eoslog.transactions.state_key import APPLICATION, NAMED_PRODUCER
 
-Progress = Callable[[int, int], object]
 OpenTransactions = Literal["refuse", "abort", "keep"]
 DEFAULT_NODE_ID = 1
 _SHOWN_MAX = 20
@@ -188,18 +188,15 @@ def export_kafka(
     if not 0 <= whole_number(node_id, "a node id") <= INT32_MAX:
         raise InvalidRequestError(f"node_id must be from 0 to {INT32_MAX}, got {node_id}")
     parse_store_config(config)  # Before the copy is made that is opened with it.
-    source, target = _absolute(store, "store"), _absolute(destination, "destination")
-    if target == source or source in target.parents or target in source.parents:
-        raise InvalidRequestError(
-            f"destination {target} and store {source} must not contain each other"
-        )
+    source, target = resolved(store, "store"), resolved(destination, "destination")
+    check_apart(source, target)
     cluster_id = read_meta_properties(source).cluster_id
     with (
         new_directory(target, ExportRefusedError) as new,
         named_os_errors(f"exporting {source} to {target}"),
     ):
         copy = new.workspace / "store"
-        _copy_locked(source, copy, link=link, progress=progress)
+        copy_closed_store(source, copy, link=link, progress=progress)
         identity = BrokerIdentity(cluster_id or new_id(), new_id(), node_id)
         export = _Export(new.workspace, identity, open_transactions, config)
         with as_if_in({copy: source}):
@@ -207,71 +204,6 @@ def export_kafka(
         export.write()
         new.publish(export.logs)
     return export.result(target)
-
-
-def _absolute(path: str | os.PathLike[str], what: str) -> Path:
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"{what} must be a directory's path, got {path!r}")
-    # Without links: where a path leads is compared.
-    with named_os_errors(f"looking for {text}"):
-        return Path(text).resolve()
-
-
-def _copy_locked(source: Path, copy: Path, *, link: bool, progress: Progress | None) -> None:
-    """Copy the store while no process has it open."""
-    paths = StorePaths(source)
-    make_directories(paths.state)
-    lock = StoreLock(paths.state, joining=False)
-    try:
-        sealed = _sealed_files(paths) if link else frozenset()
-        left_out = (paths.spares, paths.kept_journals, paths.cut)
-        copied = _Counted(_bytes_below(source, left_out) if progress else 0, progress)
-        copy_store(
-            source,
-            copy,
-            leaves_out=left_out,
-            may_link=lambda path: path in sealed,
-            count=copied.add,
-        )
-    finally:
-        lock.release()
-
-
-class _Counted:
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total = total
-        self._done = 0
-        self._progress = progress
-
-    def add(self, size_bytes: int) -> None:
-        self._done += size_bytes
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
-
-
-def _bytes_below(path: Path, left_out: Collection[Path]) -> int:
-    files = (
-        one
-        for one in path.rglob("*")
-        if one.is_file() and not any(parent in left_out for parent in one.parents)
-    )
-    return sum(one.stat().st_size for one in files)
-
-
-def _sealed_files(paths: StorePaths) -> frozenset[Path]:
-    """Return the segments of users' topics to which nothing is written any more, not even by a
-    recovery.
-    """
-    unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
-    if unrecovered is None:
-        return frozenset()
-    return frozenset(
-        path
-        for where, directory in partition_directories(paths.root)
-        if where.topic not in INTERNAL_TOPICS and where not in unrecovered
-        for path in OfflineLog(directory).segments[:-1]
-    )
 
 
 class _Export:

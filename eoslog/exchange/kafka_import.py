@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eoslog.bindings.file_descriptor import FileDescriptor, open_regular
+from eoslog.common.arguments import path_of
 from eoslog.common.config import INT64_MAX, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
@@ -200,9 +201,9 @@ def import_kafka(
     InvalidConfigError, ValueError, TypeError
         An argument is wrong.
     """
-    target = Path(os.path.abspath(_path(path, "path")))  # noqa: PTH100 -- links stay links.
+    target = Path(os.path.abspath(path_of(path, "path")))  # noqa: PTH100 -- links stay links.
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    paths = [Path(os.path.abspath(_path(one, "a source"))) for one in given]  # noqa: PTH100
+    paths = [Path(os.path.abspath(path_of(one, "a source"))) for one in given]  # noqa: PTH100
     if not paths:
         raise ValueError("no source: name the broker's log directories")
     parse_topic_config(config, may_compact=True)
@@ -223,17 +224,6 @@ def import_kafka(
             result = _Building(plan, new.workspace, target, progress).run()
             new.publish(new.workspace)
             return result
-
-
-def _path(given: object, what: str) -> str:
-    if not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"{what} must be a str or a Path, got {type(given).__name__}")
-    text = os.fspath(given)
-    if not isinstance(text, str):
-        raise TypeError(f"{what} must be a str or a Path, got one of bytes")
-    if not text:
-        raise ValueError(f"{what} is empty")
-    return text
 
 
 def _check_target(target: Path, sources: Iterable[Path]) -> None:

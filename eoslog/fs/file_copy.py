@@ -2,14 +2,24 @@
 
 import errno
 import os
+from collections.abc import Callable
 
 _COPY_BYTES = 1 << 24
 
 
-def copy_bytes(source: int, target: int, size_bytes: int) -> None:
+def _not_counted(position_bytes: int, byte_count: int) -> None:
+    pass
+
+
+def copy_bytes(
+    source: int,
+    target: int,
+    size_bytes: int,
+    copied: Callable[[int, int], object] = _not_counted,
+) -> None:
     """Copy the first bytes of one descriptor's file to another's, which is new; holes stay holes.
 
-    Raises OSError. Nothing is synced.
+    `copied` is called with the place and the size of each piece. Raises OSError. Nothing is synced.
     """
     position = 0
     while position < size_bytes:
@@ -19,9 +29,11 @@ def copy_bytes(source: int, target: int, size_bytes: int) -> None:
             if error.errno == errno.ENXIO:
                 break  # The rest is a hole.
             raise
-        end = os.lseek(source, position, os.SEEK_HOLE)
+        end = min(os.lseek(source, position, os.SEEK_HOLE), size_bytes)
         while position < end:
-            position += _copy_some(source, target, position, min(end - position, _COPY_BYTES))
+            byte_count = _copy_some(source, target, position, min(end - position, _COPY_BYTES))
+            copied(position, byte_count)
+            position += byte_count
     os.truncate(target, size_bytes)
 
 

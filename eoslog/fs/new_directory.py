@@ -2,20 +2,26 @@
 
 The last step gives it its name. A crash before that leaves the temporary directory
 `.<name>.eoslog-...` beside the place, which nothing reads and which may be removed; an error
-removes it. A power cut leaves nothing under the name, or all of it.
+removes it, and so does the next one that builds a directory of the name. Who builds it has it
+locked. A power cut leaves nothing under the name, or all of it.
 """
 
+import glob
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
+from eoslog.bindings.file_descriptor import sync_file_system
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import StoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import make_outer_directories, remove_directory
+from eoslog.fs.private_files import FILE_MODE, make_outer_directories, remove_directory
+
+_UNFINISHED_NAME = re.compile(r"\..+\.eoslog-[a-z0-9_]{8}")
 
 
 class NewDirectory:
@@ -63,16 +69,50 @@ def new_directory(target: Path, refusal: type[StoreError]) -> Iterator[NewDirect
     check_free(target, refusal)
     with named_os_errors(f"making a directory beside {target}"):
         make_outer_directories(target.parent)
-        workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.eoslog-", dir=target.parent))
+        _remove_leftovers(target)
+        workspace, opened = _make_locked(target)
     try:
-        # Opened first, so that its sync reports each write that failed.
-        with named_os_errors(f"opening {workspace}"):
-            opened = FileDescriptor(workspace, os.O_RDONLY | os.O_DIRECTORY)
-        with opened as descriptor:
-            yield NewDirectory(target, workspace, refusal, descriptor)
+        yield NewDirectory(target, workspace, refusal, opened.fileno())
     finally:
         with suppress(OSError):
             remove_directory(workspace)
+        opened.close()
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return True for a directory that is being built, or whose builder died, and one in it."""
+    return any(_UNFINISHED_NAME.fullmatch(one.name) for one in (path, path.parent))
+
+
+def _make_locked(target: Path) -> tuple[Path, UnforkedFile]:
+    while True:
+        workspace = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+        # Opened first, so that its sync reports each write that failed.
+        opened = _opened(workspace)
+        if opened.lock(exclusive=True, wait=False) and workspace.exists():
+            return workspace, opened
+        opened.close()  # Another one took it for a leftover.
+
+
+def _remove_leftovers(target: Path) -> None:
+    for path in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
+        if not _UNFINISHED_NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
+            continue
+        with suppress(FileNotFoundError):
+            opened = _opened(path)
+            try:
+                if opened.lock(exclusive=True, wait=False):
+                    remove_directory(path)
+            finally:
+                opened.close()
+
+
+def _opened(directory: Path) -> UnforkedFile:
+    return UnforkedFile(directory, os.O_RDONLY | os.O_DIRECTORY, FILE_MODE)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.eoslog-"
 
 
 def check_free(target: Path, refusal: type[StoreError]) -> None:

@@ -178,6 +178,18 @@ class PendingJobs:
             self.take_up_others()
             self._let_go_of_others()
 
+    def files(self) -> list[Path]:
+        """Return the files of all jobs that are decided and not complete, with the lists of files
+        that are not in their records. The caller holds the lock. Raises StagedCommitError.
+        """
+        found: list[Path] = []
+        for record in self.undone.prepared() if self.undone.any else ():
+            run = run_path(self._staging_path, record.app_id, str(record.run_id))
+            manifest = manifest_path(run, record.job or {})
+            found += [] if manifest is None else [manifest]
+            found += [one.path for one in _job_of(self._staging_path, record).files]
+        return found
+
     def _compare_with_record(self, name: str) -> None:
         """Check if a known job is still pending."""
         pending = self.by_name[name]

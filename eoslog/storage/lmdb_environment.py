@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import lmdb
 
@@ -176,6 +176,16 @@ class LmdbEnvironment:
                         self._raise_if_full(error)
                         self._raise_if_refused(error)
                     raise self._damaged(error) from error
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy what is committed now, as one transaction sees it, to a directory that is empty. Not
+        synced. Raises like `write`, and OSError.
+        """
+
+        def copy(_: Tables) -> None:
+            cast(lmdb.Environment, self.lmdb).copy(str(directory))
+
+        self._within(copy, write=False)
 
     def free_dead_readers(self) -> int:
         """Free the places of readers whose process died: what they read can be overwritten again.

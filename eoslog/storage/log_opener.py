@@ -16,6 +16,7 @@ from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
+from eoslog.session.file_hold import FileHold
 from eoslog.session.overlay import WatchedFile
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import lost_end
@@ -57,6 +58,7 @@ class LogOpener:
     shared: SharedPage  # Of all processes that have the store open.
     journal: CommitJournal | None  # This process's.
     boot_id: bytes | None  # The machine's; None: not known.
+    file_hold: FileHold
     # In an overlay: while this file is unchanged no process has opened the store since.
     watched: WatchedFile | None = None
 
@@ -117,6 +119,7 @@ class LogOpener:
             self.signal,
             write_start=partial(self.checkpoints.raise_start, where),
             reserve_start=self.checkpoints.reserve,
+            file_hold=self.file_hold,
             spare_path=self.paths.spare(where),
             producer_expiration_ms=self.config["producer.id.expiration.ms"],
         )

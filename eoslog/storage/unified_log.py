@@ -7,6 +7,7 @@ adopted.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
@@ -41,6 +42,7 @@ from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories
 from eoslog.session.append_signal import AppendSignal
+from eoslog.session.file_hold import FileHold
 from eoslog.storage.damage import Damage, LogDamage, with_compressed_as_one
 from eoslog.storage.partition_producers import PartitionProducers
 
@@ -100,6 +102,7 @@ class UnifiedLog:
         *,
         write_start: Callable[[Callable[[], int], Callable[[int], object]], None],
         reserve_start: Callable[[], None],
+        file_hold: FileHold,
         spare_path: Path,
         producer_expiration_ms: int,
     ) -> None:
@@ -116,6 +119,7 @@ class UnifiedLog:
         self.damage = LogDamage(self.topic_partition, log.shown_path)
         self.write_start = write_start
         self._reserve_start = reserve_start
+        self._file_hold = file_hold
         self._spare_path = spare_path
         self._producer_expiration_ms = producer_expiration_ms
         self.durability = durability
@@ -628,7 +632,8 @@ class UnifiedLog:
 
     def delete_below(self, offset: int) -> int:
         """Have the log begin at an offset, or where it does if that is higher, in all processes;
-        delete the segments below, and return how many went.
+        delete the segments below, and return how many went: none while a backup copies them, and
+        then later.
 
         The start is written down first, synced: a start that readers saw is never lowered. Raises
         LogClosedError or StoreError; none went, or some of the oldest.
@@ -637,8 +642,12 @@ class UnifiedLog:
             self.write_start(
                 lambda: max(offset, self._log.log_start_offset), self.log.advance_log_start
             )
-            # Also what a deletion before this one left.
-            deleted = self._log.delete_segments(self._log.log_start_offset)
+            with self._file_hold.removing() as may_remove:
+                # Also what a deletion before this one left.
+                start = self._log.log_start_offset
+                deleted = self._log.delete_segments(start) if may_remove else 0
+            if not may_remove:
+                self._file_hold.left_over[self] = partial(self.delete_below, 0)
             self._reserve_start()
             return deleted
         finally:

@@ -283,6 +283,13 @@ class Checkpointer:
                 self._expire_offsets,
             ),
             lead("applying retention", retention, self.retain),
+            _Work(
+                "removing files that a backup kept",
+                LOOK_S,
+                self._files.file_hold.remove_left_over,
+                now_s + LOOK_S,
+                is_wanted=lambda: self._files.file_hold.left_over,
+            ),
             lead("sweeping staged files", retention, self._sweep_staged),
         ]
 
@@ -505,7 +512,12 @@ class Checkpointer:
         self._count("group_offsets_expired", expired)
 
     def retain(self) -> None:
-        """Apply every topic's retention, also to partitions that no process has open."""
+        """Apply every topic's retention, also to partitions that no process has open. Not while a
+        backup copies them.
+        """
+        with self._files.file_hold.removing() as may_remove:
+            if not may_remove:
+                return
         deleted_before = self._counts["segments_deleted"]
         limited: list[TopicPartition] = []
         for topic in self._files.engine.topics().values():

@@ -31,6 +31,7 @@ from eoslog.groups.offsets import GroupOffsets
 from eoslog.groups.offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.directory import enter_store
+from eoslog.session.file_hold import FileHold
 from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import StoreSettings, read_settings, write_settings
@@ -190,6 +191,7 @@ class StoreFiles:
         self.registry.check_files = self.session.check
         self.durability: Durability = self.session.durability
         self.signal = AppendSignal(shared)
+        self.file_hold = FileHold(self.paths.controls)
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
         if self.session.first and stop.sums:
@@ -214,6 +216,7 @@ class StoreFiles:
             shared,
             self.journal.journal if self.journal is not None else None,
             boot_id_bytes(),
+            self.file_hold,
             self.overlay.watched if self.overlay is not None else None,
         )
         self.partitions = OpenedPartitions(
@@ -270,7 +273,12 @@ class StoreFiles:
             self.group_offsets, self.registry, self.paths.state, slots
         )
         self.topics = StoreTopics(
-            self.paths, self.registry, self.partitions, self.names, self.group_offsets
+            self.paths,
+            self.registry,
+            self.partitions,
+            self.names,
+            self.group_offsets,
+            self.file_hold,
         )
 
     def begin(self) -> None:
@@ -345,7 +353,9 @@ class StoreFiles:
         if not sealed or not shared.try_lock(LOCK_COMPACTION):
             return 0  # Where another process compacts: after the next append.
         try:
-            return self._compact(sealed)
+            with self.file_hold.removing() as may_remove:
+                # Else it would only make the logs longer.
+                return self._compact(sealed) if may_remove else 0
         finally:
             shared.unlock(LOCK_COMPACTION)
 

@@ -10,9 +10,10 @@ from typing import Literal, Never
 
 from eoslog.common.durability import REMEMBERED, Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, NotAStoreError
 from eoslog.fs.identity_files import META_PROPERTIES
-from eoslog.store.files import TO_READ
+from eoslog.fs.new_directory import is_unfinished
+from eoslog.store.files import AS_USUAL, TO_READ
 from eoslog.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -95,11 +96,15 @@ def open(
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"path {os.fsencode(path)!r} must be UTF-8") from error
-    if read_only:
-        if create or durability != REMEMBERED or config is not None:
-            raise ValueError("read_only goes with no create, no durability and no config")
-        return Store(Path(path), None, TO_READ)._open(False, REMEMBERED, _opened.add)
-    return Store(Path(path), config)._open(create, known, _opened.add)
+    if read_only and (create or durability != REMEMBERED or config is not None):
+        raise ValueError("read_only goes with no create, no durability and no config")
+    store = Store(Path(path), config, TO_READ if read_only else AS_USUAL)
+    if is_unfinished(store.path):
+        raise NotAStoreError(
+            f"{path} was left by a backup, restore, import or export that was killed, or one is "
+            "building it: remove it, or wait"
+        )
+    return store._open(create, known, _opened.add)
 
 
 @atexit.register

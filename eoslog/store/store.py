@@ -6,6 +6,7 @@ producer's, the internal log's, a partition's.
 
 import copy
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
-from eoslog.common.arguments import check_synchronous, whole_number
+from eoslog.common.arguments import check_synchronous, path_of, whole_number
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
@@ -54,6 +55,8 @@ from eoslog.staging.source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.backup import Progress as BackupProgress
+from eoslog.store.backup import StoreBackup, back_up
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import ConsistentSnapshots
 from eoslog.store.files import (
@@ -854,6 +857,41 @@ class Store:
         """Counts and sizes of what is open, and what the background thread did and met."""
         self._check_open()
         return store_metrics(self._files.engine, self._files.journal, self._checkpointer.metrics())
+
+    def backup(
+        self, destination: str | os.PathLike[str], *, progress: BackupProgress | None = None
+    ) -> StoreBackup:
+        """Copy the store as it is at one instant, while all its processes go on; durable on return.
+
+        The copy is itself a store, closed cleanly: what the death of all processes at that instant
+        leaves, recovered. Open transactions are aborted in it, prepared ones wait, decided ones and
+        staged jobs are complete. Appends wait for some microseconds. Retention, deletion of topics
+        and compaction remove no file until all is copied.
+
+        Parameters
+        ----------
+        destination : str or PathLike
+            A directory that does not exist, or is empty.
+        progress : callable, optional
+            Called with the bytes copied and the total.
+
+        Raises
+        ------
+        StoreInUseError
+            A process holds a lock of the store and hangs; the message names it. Or another backup
+            does not end.
+        StoreFullError, StoreFailedError, StoreReadOnlyError
+            The disk refuses.
+        CorruptRecordError
+            A file of the store is gone, or cannot be recovered.
+        StoreError, ValueError, TypeError
+            The destination holds something, or an argument is wrong.
+        """
+        self._check_writable()
+        if progress is not None:
+            check_synchronous(progress, "progress")
+        target = path_of(destination, "destination")
+        return back_up(parts_of(self), target, progress, opened_parts)
 
     def flush(self) -> None:
         """Sync everything that any process of the store has appended so far. All partitions are

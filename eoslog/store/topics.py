@@ -18,11 +18,13 @@ from eoslog.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     LogClosedError,
+    StoreInUseError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.offsets import GroupOffsets
 from eoslog.producer.producer import Producer, ProducerInternals
+from eoslog.session.file_hold import FileHold
 from eoslog.session.paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import make_partition_directories
@@ -42,13 +44,16 @@ class StoreTopics:
         partitions: OpenedPartitions,
         names: NamedProducers,
         group_offsets: GroupOffsets,
+        file_hold: FileHold,
     ) -> None:
         self._paths = paths
         self._registry = registry
         self._partitions = partitions
         self._names = names
         self._group_offsets = group_offsets
+        self._file_hold = file_hold
         self._unremoved: dict[str, EoslogError] = {}
+        self._kept: set[str] = set()  # Of these, by a backup.
         self._followed = registry.alterations
 
     def create(
@@ -180,13 +185,17 @@ class StoreTopics:
             for producer in producers():
                 ProducerInternals(producer).forget_topic(name)
             self._finish_deletions()
-            if name in self._unremoved:
+            if name in self._unremoved and name not in self._kept:
                 raise self._unremoved[name]
 
     def unremoved(self) -> dict[str, EoslogError]:
         """Errors that keep deleted topics from being removed, as this process met them last."""
         deleting = {topic.name for topic in self._registry.deleting()}
-        return {name: error for name, error in self._unremoved.items() if name in deleting}
+        return {
+            name: error
+            for name, error in self._unremoved.items()
+            if name in deleting and name not in self._kept
+        }
 
     def finish_deletions(self) -> None:
         """Remove what is left of topics that are being deleted; durable on return.
@@ -201,6 +210,18 @@ class StoreTopics:
 
     def _finish_deletions(self) -> None:
         self._registry.refresh()
+        with self._file_hold.removing() as may_remove:
+            if may_remove:
+                self._remove_deleted()
+                return
+        kept = {topic.name for topic in self._registry.deleting()} - self._unremoved.keys()
+        self._kept |= kept
+        self._unremoved |= {
+            name: StoreInUseError(f"topic {name!r} is deleted, and a backup copies its files")
+            for name in kept
+        }
+
+    def _remove_deleted(self) -> None:
         unremoved: dict[str, EoslogError] = {}
         for topic in self._registry.deleting():
             try:
@@ -211,7 +232,7 @@ class StoreTopics:
                 unremoved[topic.name] = error
                 if str(error) != str(self._unremoved.get(topic.name)):
                     _log.warning("%s is deleted, and not all of it removed: %s", topic.name, error)
-        self._unremoved = unremoved
+        self._unremoved, self._kept = unremoved, set()
 
     def _remove(self, topic: TopicDescription) -> None:
         self._partitions.remove(topic)

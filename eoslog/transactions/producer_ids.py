@@ -70,17 +70,33 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
+    def pass_over(self, id_count: int) -> int:
+        """Give out none of the next so many ids; the first one after them, durably.
+
+        Raises StoreError if there are not so many, or as `take`.
+        """
+        with self._lock:
+            if not self._found.all_found:
+                self._find_ids()
+            self._next = self._block_end = 0
+            return self._move_on(id_count) + id_count
+
     def _take_block(self) -> None:
+        first = self._move_on(BLOCK_IDS)
+        self._note_block(range(first, first + BLOCK_IDS))
+        self._next, self._block_end = first, first + BLOCK_IDS
+
+    def _move_on(self, id_count: int) -> int:
+        """Have the next block of any process begin so many ids later; where they begin."""
         with self._state_log.held(PRODUCER_ID_BLOCK, ""):
             state = self._state_log.get(PRODUCER_ID_BLOCK, "")
             known = 0 if state is None else int(state["next_producer_id"])
             first = max(FIRST_PRODUCER_ID, known, self._found.upper_bound)
-            if first > STAGED_PRODUCER_ID_MIN - BLOCK_IDS:
+            if first > STAGED_PRODUCER_ID_MIN - id_count:
                 raise StoreError(f"the next producer id would be {first}: there are none left")
-            block = {"next_producer_id": first + BLOCK_IDS}
+            block = {"next_producer_id": first + id_count}
             self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
-        self._note_block(range(first, first + BLOCK_IDS))
-        self._next, self._block_end = first, first + BLOCK_IDS
+        return first
 
     def _find_ids(self) -> None:
         """Note the ids in the logs. Waits for locks that come before that of a block."""

@@ -134,7 +134,8 @@ static inline int control_lock(ControlPage *page, int64_t timeout_ns, int32_t pr
         int64_t slept_ns = 0;
         for (result = ETIMEDOUT; result == ETIMEDOUT && slept_ns < timeout_ns; slept_ns += CONTROL_SLEEP_NS) {
             __atomic_store_n(&page->lock_wanted_ns, control_now_ns(), __ATOMIC_RELAXED);
-            result = shared_mutex_wait(&page->lock, CONTROL_SLEEP_NS);
+            result = shared_mutex_wait(
+                &page->lock, timeout_ns - slept_ns < CONTROL_SLEEP_NS ? timeout_ns - slept_ns : CONTROL_SLEEP_NS);
         }
         if (result == 0 || result == EOWNERDEAD)
             __atomic_store_n(&page->lock_passed_ns, control_now_ns(), __ATOMIC_RELAXED);
@@ -166,6 +167,12 @@ static inline void control_unlock(ControlPage *page) {
     pthread_mutex_unlock(&page->lock);
     if (wanted_ns != 0)
         control_make_way(page, wanted_ns);
+}
+
+/* The same for a caller that holds the locks of other pages, which does not make way before it has given all of them back. */
+static inline void control_unlock_at_once(ControlPage *page) {
+    CRASH_POINT("control page: unlock");
+    pthread_mutex_unlock(&page->lock);
 }
 
 static inline ControlSynced *control_synced(ControlPage *page) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from bad_input.small_store import PARTITIONS, TOPIC, make_store
@@ -68,6 +69,7 @@ def fuzz_store(made: Store, calls: Calls) -> None:
     made.each("partition", store.partition, {"topic": TOPIC, "number": 0})
     made.each("delete_topic", store.delete_topic, {"name": "absent"})
     made.each("application", store.application, {"app_id": "app"})
+    made.each("backup", partial(store.backup, store.path / "inside"), {"progress": None})
     commit = {"app_id": "app", "version": 1, "messages": [None], "run_id": "run"}
     made.each("commit_staged", store.commit_staged, commit)
     made.each("begin_run", store.begin_run, {"app_id": "app"})
@@ -292,6 +294,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.create_topic": lambda: store.create_topic("x"),
         "store.create_topics": lambda: store.create_topics({"x": 1}),
         "store.alter_topic": lambda: store.alter_topic("x"),
+        "store.backup": lambda: store.backup(store.path.with_name("x")),
         "store.delete_topic": lambda: store.delete_topic(TOPIC),
         "store.verify": store.verify,
         "store.flush": store.flush,

@@ -41,6 +41,8 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "StagedMessage",
             "StagedWriter",
             "Store",
+            "StoreBackup",
+            "StoreRestore",
             "TopicDescription",
             "TopicPartition",
             "TransactionDescription",
@@ -52,6 +54,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "import_kafka",
             "open",
             "read_process_write",
+            "restore",
         ]
     )
     for name in eoslog.__all__:
@@ -73,7 +76,7 @@ NAMES = {
     """,
     "Producer": OF_PRODUCERS,
     "Store": """
-        abort_prepared abort_transaction alter_config alter_topic application begin_run
+        abort_prepared abort_transaction alter_config alter_topic application backup begin_run
         close closed commit_prepared commit_staged config consumer create_topic
         create_topics deletable_records delete_group delete_offsets delete_records
         delete_topic describe_group describe_transaction durability

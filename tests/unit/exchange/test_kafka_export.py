@@ -25,7 +25,7 @@ from eoslog.errors import (
     NotAStoreError,
     StoreInUseError,
 )
-from eoslog.exchange import kafka_export
+from eoslog.exchange import closed_store, kafka_export
 from eoslog.exchange.kafka_export import export_kafka
 from eoslog.fs import new_directory
 from eoslog.fs.offline_log import OfflineLog
@@ -296,7 +296,7 @@ def test_the_defaults_of_the_store_are_settings_of_its_topics(closed, tmp_path):
 
 
 STEPS = [
-    (kafka_export, "copy_store"),
+    (closed_store, "copy_store"),
     (kafka_export, "opened_parts"),
     (kafka_export, "write_internal_topics"),
     (kafka_export, "write_top_files"),

@@ -98,6 +98,7 @@ def test_every_call_that_writes_is_refused(open_store, store_path):
             lambda: store.create_topic("new"),
             lambda: store.create_topics({"new": 1}),
             lambda: store.alter_topic("t", partitions=3),
+            lambda: store.backup(store.path.with_name("copy")),
             lambda: store.delete_topic("t"),
             lambda: store.delete_records({AT: 1}),
             lambda: store.alter_config({}),

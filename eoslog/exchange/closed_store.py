@@ -1,0 +1,97 @@
+"""Copies of a store that no process has open, into a directory that is being built."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from eoslog.common.arguments import path_of
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.errors import InvalidRequestError
+from eoslog.fs.offline_log import OfflineLog
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories
+from eoslog.inspect.store_copy import copy_store
+from eoslog.session.lock import StoreLock
+from eoslog.session.paths import StorePaths
+from eoslog.storage.clean_close import read_last_stop
+from eoslog.storage.topic_registry import partition_directories
+
+Progress = Callable[[int, int], object]
+
+
+def resolved(given: object, what: str) -> Path:
+    """Return an argument as a path without links: where it leads is compared. Raises TypeError,
+    ValueError or StoreError.
+    """
+    path = path_of(given, what)
+    with named_os_errors(f"looking for {path}"):
+        return path.resolve()
+
+
+def check_apart(source: Path, target: Path) -> None:
+    """Raise InvalidRequestError if one of two directories contains the other."""
+    if target == source or source in target.parents or target in source.parents:
+        raise InvalidRequestError(
+            f"destination {target} and store {source} must not contain each other"
+        )
+
+
+def copy_closed_store(
+    source: Path, copy: Path, *, link: bool = False, progress: Progress | None = None
+) -> None:
+    """Copy a store while no process has it open, to a directory that is not there. Not synced.
+
+    With `link` sealed segments are linked where the file system can. `progress` is called with the
+    bytes copied and the total. Raises StoreInUseError, StoreFullError, OSError.
+    """
+    paths = StorePaths(source)
+    make_directories(paths.state)
+    lock = StoreLock(paths.state, joining=False)
+    try:
+        sealed = _sealed_files(paths) if link else frozenset()
+        left_out = (paths.spares, paths.kept_journals, paths.cut)
+        copied = _Counted(_bytes_below(source, left_out) if progress else 0, progress)
+        copy_store(
+            source,
+            copy,
+            leaves_out=left_out,
+            may_link=lambda path: path in sealed,
+            count=copied.add,
+        )
+    finally:
+        lock.release()
+
+
+class _Counted:
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    def add(self, size_bytes: int) -> None:
+        self._done += size_bytes
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+def _bytes_below(path: Path, left_out: Collection[Path]) -> int:
+    files = (
+        one
+        for one in path.rglob("*")
+        if one.is_file() and not any(parent in left_out for parent in one.parents)
+    )
+    return sum(one.stat().st_size for one in files)
+
+
+def _sealed_files(paths: StorePaths) -> frozenset[Path]:
+    """Return the segments of users' topics to which nothing is written any more, not even by a
+    recovery.
+    """
+    unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
+    if unrecovered is None:
+        return frozenset()
+    return frozenset(
+        path
+        for where, directory in partition_directories(paths.root)
+        if where.topic not in INTERNAL_TOPICS and where not in unrecovered
+        for path in OfflineLog(directory).segments[:-1]
+    )

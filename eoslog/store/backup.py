@@ -1,0 +1,426 @@
+"""A backup of a live store: the copy of what the death of all its processes at one instant leaves.
+
+No process has to stop for it. The writer's locks of all open logs are held together for an instant,
+in which their ends are noted (`bindings/log_ends.pyx`). Nothing below these ends changes any more,
+so the files are copied up to them while others append. What the instant leaves is recovered in the
+copy, as by any opening: open transactions are aborted, decided transactions and staged jobs are
+completed, prepared ones wait. docs/decisions/0015 says why each step comes where it does; its
+crash points are B1 to B8 in docs/crash-points.md.
+
+Invariants: the store is not changed. The copy has its name only when it is whole, closed cleanly
+and synced (`fs/new_directory`).
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from eoslog.bindings import shared_page
+from eoslog.bindings.file_descriptor import FileDescriptor
+from eoslog.bindings.file_space import begin_writeback
+from eoslog.bindings.log_ends import LogEnd, LogEnds
+from eoslog.bindings.shared_page import COUNTER_LOGS_OPENED
+from eoslog.bindings.snapshot_files import SEGMENT_NAME
+from eoslog.common.config import INT64_MAX
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError, StoreError, StoreInUseError
+from eoslog.fs.checkpoint_file import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    write_checkpoints,
+)
+from eoslog.fs.file_copy import copy_bytes
+from eoslog.fs.identity_files import (
+    id_bytes,
+    read_meta_properties,
+    write_meta_properties,
+    write_partition_metadata,
+)
+from eoslog.fs.new_directory import new_directory
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE, make_directories
+from eoslog.inspect.store_copy import as_if_in
+from eoslog.session.paths import StorePaths
+from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
+from eoslog.staging.commit import StagedCommits
+from eoslog.storage.kept_journals import remove_kept_journals
+from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
+from eoslog.storage.partition_directory import (
+    base_offset_of,
+    page_of,
+    partitions_with_pages,
+)
+from eoslog.storage.topic_registry import TopicDescription, parse_entries
+from eoslog.storage.topics_file import Entry, read_entries, write_entries
+from eoslog.store.files import StoreFiles
+
+_log = logging.getLogger(__name__)
+
+# While the copy is recovered nothing of it is deleted.
+_NOT_NOW = {"log.initial.task.delay.ms": INT64_MAX // 1_000_000_000}
+_INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
+_SNAPSHOT_SUFFIX = ".snapshot"
+# A lock that is not waited for is looked at so often.
+_LOOK_S = 0.005
+_LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class StoreBackup:
+    """Result of a backup.
+
+    `copied_bytes` is the size of the segments that were copied. `held_ms` is the longest time for
+    which appends had to wait. `damage` says what is lost or damaged in the store, and so in the
+    copy.
+    """
+
+    path: Path
+    topics: int
+    partitions: int
+    copied_bytes: int
+    held_ms: float
+    damage: tuple[str, ...] = ()
+
+
+class BackedUp(Protocol):
+    """Parts of an open store that a backup uses."""
+
+    @property
+    def files(self) -> StoreFiles: ...
+    @property
+    def staged(self) -> StagedCommits: ...
+
+
+class _Segment(NamedTuple):
+    base_offset: int
+    size_bytes: int
+
+
+class _Log(NamedTuple):
+    """One log as it was at the instant: its segments, oldest first, and where it begins and ends.
+
+    `recovery_point`: what is below needs no recovery in the copy. Bounds are None where the store
+    does not know them.
+    """
+
+    segments: list[_Segment]
+    log_start_offset: int | None
+    log_end_offset: int | None
+    recovery_point: int | None
+
+
+def back_up(
+    parts: BackedUp,
+    destination: Path,
+    progress: Progress | None,
+    opened_copy: Callable[[Path, Mapping[str, object]], AbstractContextManager[BackedUp]],
+) -> StoreBackup:
+    """Back up an open store; see `Store.backup`. `opened_copy` opens a store for a block."""
+    root = parts.files.paths.root
+    with named_os_errors(f"looking at {destination}"):
+        target, source = destination.resolve(), root.resolve()
+    if target == source or source in target.parents or target in source.parents:
+        raise StoreError(f"destination {target} and store {source} must not contain each other")
+    with (
+        new_directory(target, StoreError) as new,
+        named_os_errors(f"backing up {root} to {target}"),
+    ):
+        backup = _Backup(parts, StorePaths(new.workspace), progress)
+        backup.copy()
+        with as_if_in({new.workspace: target}):
+            backup.recover(opened_copy)
+        new.publish(new.workspace)
+    _log.info(
+        "%s: backed up to %s: %d partitions, %d bytes; appends waited for %.3f ms",
+        *(root, target, backup.partitions, backup.copied_bytes, backup.held_ns / 1e6),
+    )
+    return StoreBackup(
+        target,
+        backup.topics,
+        backup.partitions,
+        backup.copied_bytes,
+        backup.held_ns / 1e6,
+        tuple(backup.damage),
+    )
+
+
+class _Backup:
+    """The making of one copy in the directory `copy`."""
+
+    def __init__(self, parts: BackedUp, copy: StorePaths, progress: Progress | None) -> None:
+        self._files = parts.files
+        self._staged = parts.staged
+        self._paths = parts.files.paths
+        self._copy = copy
+        self._progress = progress
+        self._total_bytes = 0
+        # Topics with their entries, and logs, of the instant.
+        self._entries: dict[str, Entry] = {}
+        self._logs: dict[TopicPartition, _Log] = {}
+        self.copied_bytes = self.topics = self.partitions = self.held_ns = 0
+        self.damage: list[str] = []
+
+    # The source.
+
+    def copy(self) -> None:
+        """Copy all that the instant leaves; nothing is synced yet."""
+        make_directories(self._copy.state)
+        with self._files.file_hold.keeping():
+            self._recover_rest()
+            self._copy_lmdb()
+            unopened = self._unopened(self._known_topics(), {})
+            with self._staged.standing_still():
+                pass  # Waited for with nothing held: a large job takes long to adopt.
+            with self._topics_held(), self._staged.standing_still():
+                topics = self._known_topics()
+                unopened |= self._unopened(topics, unopened)
+                ends = self._ends()
+                self._copy_staged_files()
+            self._note(topics, ends, unopened)
+            self._copy_logs()
+        self._write_state()
+
+    @contextmanager
+    def _topics_held(self) -> Iterator[None]:
+        """A block in which no user's topic is made, altered or deleted."""
+        timeout_s = shared_page.LOCK_TIMEOUT_S
+        end_s = time.monotonic() + timeout_s
+        while True:
+            with self._files.registry.changing_topics_if_free() as is_held:
+                if is_held:
+                    yield
+                    return
+            if time.monotonic() > end_s:
+                raise StoreInUseError(
+                    f"a process has been creating, altering or deleting a topic of "
+                    f"{self._paths.root} for longer than {timeout_s:g} s: it hangs, or was stopped"
+                )
+            time.sleep(_LOOK_S)
+
+    def _known_topics(self) -> dict[str, TopicDescription]:
+        entries = read_entries(self._paths.state) or {}
+        self._entries = {name: one for name, one in entries.items() if not one.get("deleting")}
+        return parse_entries(self._paths.state, self._entries)
+
+    def _recover_rest(self) -> None:
+        """Recover what no process opened since an unclean stop: its files may still be cut."""
+        for where in sorted(self._files.partitions.unrecovered):
+            self._files.partitions.find_of_any_topic(where)
+
+    def _copy_lmdb(self) -> None:
+        directory = self._copy.state / LMDB_NAME
+        make_directories(directory)
+        self._files.lmdb.copy_to(directory)
+
+    def _unopened(
+        self, topics: Mapping[str, TopicDescription], known: Mapping[TopicPartition, _Log]
+    ) -> dict[TopicPartition, _Log]:
+        """Return the logs that no process has open, as they are until one opens them."""
+        found = {}
+        for topic in topics.values():
+            for where in topic.topic_partitions():
+                if where in known or self._is_open(where, topic):
+                    continue
+                segments = self._segments(where, topic)
+                if segments is not None:
+                    found[where] = _Log(segments, *self._checkpointed(where))
+        return found
+
+    def _checkpointed(self, where: TopicPartition) -> tuple[int | None, int | None, int | None]:
+        checkpoints = self._files.checkpoints
+        # A log that came from elsewhere, and was not opened yet, is unknown in the copy too.
+        start = checkpoints.log_start_offset(where) if checkpoints.knows_start_of(where) else None
+        point = checkpoints.recovery_point(where) if checkpoints.knows(where) else None
+        return start, point, point
+
+    def _is_open(self, where: TopicPartition, topic: TopicDescription) -> bool:
+        state = page_of(self._paths, where)
+        return (
+            state is not None
+            and state.session == self._files.session.id
+            and state.ready
+            and state.topic_id == id_bytes(topic.topic_id)
+        )
+
+    def _segments(self, where: TopicPartition, topic: TopicDescription) -> list[_Segment] | None:
+        """Return the segments that a log has now; None if it was never used."""
+        try:
+            with os.scandir(self._paths.partition(where)) as entries:
+                return sorted(
+                    _Segment(int(one.name[:20]), one.stat().st_size)
+                    for one in entries
+                    if SEGMENT_NAME.fullmatch(one.name)
+                )
+        except FileNotFoundError as error:
+            if topic.internal:
+                return None  # It is made when it is first used.
+            path = str(self._paths.partition(where))
+            raise CorruptRecordError(path, 0, "the partition's directory is gone") from error
+
+    def _ends(self) -> dict[TopicPartition, LogEnd]:
+        """Return where the logs end at one instant that are open in any process."""
+        shared = self._files.session.shared
+        end_s = time.monotonic() + shared_page.LOCK_TIMEOUT_S
+        while True:
+            # In this order. Each log is opened once in a session, and no topic is made now.
+            opened = shared.counter(COUNTER_LOGS_OPENED)
+            pages = {
+                str(self._paths.control(where)): where
+                for where in partitions_with_pages(self._paths)
+            }
+            taking = LogEnds(list(pages), shared, opened)
+            ends = taking.take(max(0.0, end_s - time.monotonic()))
+            self.held_ns = max(self.held_ns, taking.held_ns)
+            if ends is not None:
+                return {pages[path]: end for path, end in ends.items()}
+            for path in taking.broken:
+                # Its writer died: the log is repaired as by the next append.
+                partition = self._files.partitions.find_of_any_topic(pages[path])
+                if partition is not None:
+                    partition.log.repair()
+
+    def _copy_staged_files(self) -> None:
+        for path in self._staged.pending.files():
+            target = self._copy.staging / path.relative_to(self._paths.staging)
+            make_directories(target.parent)
+            with suppress(FileNotFoundError):  # It is lost; the copy misses it as the store does.
+                self._copy_file(path, target, None)
+
+    def _note(
+        self,
+        topics: Mapping[str, TopicDescription],
+        ends: Mapping[TopicPartition, LogEnd],
+        unopened: Mapping[TopicPartition, _Log],
+    ) -> None:
+        """Note what of each log is copied."""
+        # An internal topic may have been added since, with its first partition.
+        entries = read_entries(self._paths.state) or {}
+        self._entries |= {name: one for name, one in entries.items() if name in INTERNAL_TOPICS}
+        topics = {**topics, **parse_entries(self._paths.state, self._entries)}
+        for topic in topics.values():
+            for where in topic.topic_partitions():
+                end = ends.get(where)
+                if end is not None and end.topic_id == id_bytes(topic.topic_id):
+                    self._logs[where] = self._opened_log(where, topic, end)
+                elif where in unopened:
+                    self._logs[where] = unopened[where]
+        self.topics = sum(not topic.internal for topic in topics.values())
+        self.partitions = sum(where.topic not in INTERNAL_TOPICS for where in self._logs)
+        self._total_bytes = sum(
+            one.size_bytes for log in self._logs.values() for one in log.segments
+        )
+
+    def _opened_log(self, where: TopicPartition, topic: TopicDescription, end: LogEnd) -> _Log:
+        active = end.active_base_offset
+        segments = [
+            one
+            for one in self._segments(where, topic) or ()
+            if end.first_base_offset <= one.base_offset < active
+        ]
+        segments.append(_Segment(active, end.active_valid_bytes))
+        if segments[0].base_offset != end.first_base_offset:
+            path = self._paths.partition(where) / f"{end.first_base_offset:020d}.log"
+            raise CorruptRecordError(str(path), 0, "the file is gone")
+        # Nothing below the end is torn, and all of it is synced before the copy has its name.
+        point = end.recovery_point if end.failed else end.log_end_offset
+        return _Log(segments, end.log_start_offset, end.log_end_offset, point)
+
+    def _copy_logs(self) -> None:
+        for where, log in self._logs.items():
+            source, target = self._paths.partition(where), self._copy.partition(where)
+            make_directories(target)
+            write_partition_metadata(target, self._entries[where.topic]["topic_id"], sync=False)
+            for one in log.segments:
+                name = f"{one.base_offset:020d}.log"
+                self._copy_segment(source / name, target / name, one.size_bytes)
+            self._copy_beside(source, target, log)
+
+    def _copy_beside(self, source: Path, target: Path, log: _Log) -> None:
+        """Copy what is not derived, and the indexes of sealed segments, which do not change."""
+        end = INT64_MAX if log.log_end_offset is None else log.log_end_offset
+        sealed = {one.base_offset for one in log.segments[:-1]}
+        for path in sorted(source.iterdir()):
+            is_index = path.suffix in _INDEX_SUFFIXES and base_offset_of(path) in sealed
+            is_snapshot = path.suffix == _SNAPSHOT_SUFFIX and base_offset_of(path) <= end
+            if is_index or is_snapshot or path.name == _LEADER_EPOCHS:
+                with suppress(FileNotFoundError):  # A newer snapshot took its place.
+                    self._copy_file(path, target / path.name, None)
+
+    def _copy_segment(self, source: Path, target: Path, size_bytes: int) -> None:
+        if size_bytes:
+            self._copy_file(source, target, size_bytes)
+        else:
+            # A staged file may take the place of an empty one.
+            FileDescriptor(target, os.O_WRONLY | os.O_CREAT, FILE_MODE).close()
+
+    def _copy_file(self, source: Path, target: Path, size_bytes: int | None) -> None:
+        """Copy a file, or the first bytes of a segment's."""
+        with FileDescriptor(source, os.O_RDONLY) as data:
+            found = os.fstat(data)
+            wanted = found.st_size if size_bytes is None else size_bytes
+            with FileDescriptor(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE) as copy:
+
+                def copied(position_bytes: int, byte_count: int) -> None:
+                    # Early, so that the sync does not hold up the syncs of others at the end.
+                    begin_writeback(copy, position_bytes, byte_count)
+                    if size_bytes is not None:
+                        self._count(byte_count)
+
+                copy_bytes(data, copy, wanted, copied)
+            if os.fstat(data).st_size < wanted:
+                raise CorruptRecordError(str(source), 0, "the file was cut while it was copied")
+
+    def _count(self, byte_count: int) -> None:
+        self.copied_bytes += byte_count
+        if self._progress is not None:
+            self._progress(min(self.copied_bytes, self._total_bytes), self._total_bytes)
+
+    # The copy.
+
+    def _write_state(self) -> None:
+        """Write what belongs to the whole store; last what makes the copy a store."""
+        root = self._copy.root
+        bounds: dict[Path, dict[TopicPartition, int | None]] = {
+            root / RECOVERY_POINT: {at: log.recovery_point for at, log in self._logs.items()},
+            root / HIGH_WATERMARK: {at: log.log_end_offset for at, log in self._logs.items()},
+            root / LOG_START_OFFSET: {at: log.log_start_offset for at, log in self._logs.items()},
+        }
+        known = {
+            path: {where: offset for where, offset in offsets.items() if offset is not None}
+            for path, offsets in bounds.items()
+        }
+        write_checkpoints(known, sync=False)
+        write_entries(self._copy.state, self._entries)
+        with suppress(FileNotFoundError):  # A store of version 0.1.0 has none.
+            self._copy_file(
+                self._paths.state / SETTINGS_NAME, self._copy.state / SETTINGS_NAME, None
+            )
+        write_meta_properties(root, read_meta_properties(self._paths.root))
+
+    def recover(
+        self,
+        opened_copy: Callable[[Path, Mapping[str, object]], AbstractContextManager[BackedUp]],
+    ) -> None:
+        """Open the copy and each log in it, and close it cleanly."""
+        with opened_copy(self._copy.root, _NOT_NOW) as parts:
+            partitions = parts.files.partitions
+            for where in self._logs:
+                partitions.find_of_any_topic(where)
+            for partition in partitions.opened():
+                self.damage += [
+                    f"{partition.topic_partition}: {one}" for one in partition.all_damage()
+                ]
+            self.damage += [
+                f"{cut.topic_partition}: {cut.bytes} bytes were cut off after offset {cut.offset}"
+                for cut in partitions.cuts
+            ]
+        remove_kept_journals(self._copy)
