@@ -6,5 +6,6 @@ cdef class CommitJournal:
     cdef NativeJournal native
     cdef readonly object logs                # By the address of each native log, weakly.
     cdef object _file
+    cdef object _counters
 
     cdef int _check_half(self, int half) except -1

@@ -1,7 +1,9 @@
 from collections.abc import MutableMapping
+from typing import Self
 
 from typing_extensions import disjoint_base
 
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.unforked_file import UnforkedFile
 
@@ -14,7 +16,7 @@ JOURNAL_ID_BYTES: int
 
 @disjoint_base
 class CommitJournal:
-    def __init__(self) -> None: ...
+    def __new__(cls, counters: CounterPage | None = None) -> Self: ...
     @property
     def logs(self) -> MutableMapping[int, PartitionLog]: ...
     @property

@@ -7,9 +7,11 @@ What writes to it is native, and called by the logs. See docs/commit-journal.md.
 import os
 from weakref import WeakValueDictionary
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from eoslog.bindings.counter_page cimport CounterPage
 from eoslog.native.atomics cimport load_acquire_32
 from eoslog.native.commit_journal cimport (
     journal_empty_half, journal_free, journal_free_buffers, journal_init, journal_start,
@@ -33,16 +35,21 @@ ALL_HALVES = 2 * HALVES
 JOURNAL_ID_BYTES = 16
 
 
+# What it counts in must be there as long as it is.
+@cython.no_gc_clear
 cdef class CommitJournal:
     """The journal of this process for one store. Without a file it takes nothing: what is to be
     durable goes by the files of the logs.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, CounterPage counters=None):
         cdef int error = journal_init(&self.native)
         if error != 0:
             raise OSError(error, os.strerror(error))
         self.logs = WeakValueDictionary()
+        if counters is not None:
+            self._counters = counters
+            self.native.counts = counters.counts
 
     def __dealloc__(self):
         journal_free(&self.native)

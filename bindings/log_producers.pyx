@@ -28,6 +28,7 @@ from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
 from eoslog.native.control_page cimport control_note_opened, control_set_flag
+from eoslog.native.counters cimport COUNTER_PRODUCERS_EVICTED, counter_add
 from eoslog.native.log_lock cimport log_lock, log_unlock, log_view_end
 from eoslog.native.partition_log cimport log_end, log_note_end, log_publish
 from eoslog.native.producer_table cimport (
@@ -352,6 +353,7 @@ cdef class LogProducers(LogReader):
         with nogil:
             evicted = table_evict(&self._log.producers, <uint32_t>keep_max)
             log_view_end(&self._log)
+        counter_add(self._log.counts, COUNTER_PRODUCERS_EVICTED, evicted)
         return evicted
 
     def install_producer(self, bytes row not None, bint was_evicted=True):

@@ -15,6 +15,7 @@ cdef class OpenedLog:
     cdef int _page_fd                        # Locked until others may attach; else -1.
     cdef object _shared
     cdef CommitJournal _journal              # None: durability is by the files alone.
+    cdef object _counters                    # The page that it counts in; None without any.
     cdef object __weakref__
     cdef int64_t _checkpoint                 # Everything below was synced, index files too.
     cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes, _watched_bytes

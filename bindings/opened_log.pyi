@@ -5,6 +5,7 @@ from typing import Any, Self
 from typing_extensions import disjoint_base
 
 from eoslog.bindings.commit_journal import CommitJournal
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.shared_page import SharedPage
 
 @disjoint_base
@@ -41,6 +42,7 @@ class OpenedLog:
         overlay: tuple[str, int, int, int, int] | None = None,
         shown_path: str | None = None,
         followed: bytes | None = None,
+        counters: CounterPage | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...

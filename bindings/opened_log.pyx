@@ -28,6 +28,7 @@ cimport cython
 from posix.unistd cimport getpid
 
 from eoslog.native.atomics cimport load_acquire_64
+from eoslog.bindings.counter_page cimport CounterPage
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.commit_journal cimport CommitJournal as NativeJournal, journal_leave
 from eoslog.native.control_boot cimport (
@@ -94,7 +95,8 @@ cdef class OpenedLog:
                  Py_ssize_t recovery_point=0, Py_ssize_t log_start_offset=0,
                  bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
                  LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None,
-                 overlay=None, str shown_path=None, bytes followed=None):
+                 overlay=None, str shown_path=None, bytes followed=None,
+                 CounterPage counters=None):
         if self._page_map != NULL:
             raise ValueError("the partition log is already open")
         self.path = path
@@ -123,6 +125,9 @@ cdef class OpenedLog:
         self._watch(overlay)
         self._log.process_id = os.getpid()
         self._shared = shared
+        if counters is not None:
+            self._counters = counters
+            self._log.counts = counters.counts
         if shared is not None:
             self._log.wake_word = &shared._page.wakeup
             # Those of a topic get one after the other: 32 of them share none.

@@ -4,7 +4,7 @@ readers sleep on.
 
 The locks are robust: one whose holder dies goes to the next that asks, which learns of the death.
 They are taken in this order: those of keys by their numbers, then the named ones by theirs; after
-them the locks of one process, last a partition's. Within the one of LMDB no other is taken.
+them the locks of one process, last a partition's. Within those of LMDB and of the counters no other is taken.
 """
 
 import errno
@@ -34,8 +34,8 @@ from eoslog.native.shared_page cimport (
 SESSION_BYTES = 16
 LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 (LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX,
- LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION, LOCK_LMDB) = range(
-    LOCKS_OF_KEYS, LOCKS_OF_KEYS + 10)
+ LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION, LOCK_LMDB, LOCK_COUNTERS) = range(
+    LOCKS_OF_KEYS, LOCKS_OF_KEYS + 11)
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
  COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
  COUNTER_PRODUCER_IDS_FOUND, COUNTER_NOTED, COUNTER_LOGS_OPENED) = range(10)

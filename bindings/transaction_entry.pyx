@@ -33,6 +33,7 @@ from eoslog.bindings.known_transaction cimport TransactionPart as Part
 from eoslog.bindings.known_transaction cimport fault_init, find_part
 from eoslog.bindings.partition_log cimport AppendResult
 from eoslog.bindings.transaction_record cimport set_owner
+from eoslog.native.counters cimport COUNTER_REFUSED_EPOCHS, counter_add
 from eoslog.native.record_batch cimport sequence_add
 from eoslog.native.sequence_window cimport OFFSETS_SEQUENCE
 from eoslog.native.status cimport STATUS_OK
@@ -494,6 +495,7 @@ cdef class TransactionEntry(KnownTransaction):
             f"not {producer_id}")
 
     def _fenced(self, producer_id, producer_epoch):
+        counter_add(self._txn.state_log.counts, COUNTER_REFUSED_EPOCHS, 1)
         return errors.ProducerFencedError(
             f"{self.transactional_id!r}: epoch {producer_epoch} of producer id {producer_id} is "
             f"not the current one, {self.producer_epoch} ({self.state})")

@@ -65,6 +65,7 @@ cdef struct CommitJournal:
     int64_t waits_since_ns           # Waits for syncs of logs, without a journal,
     int32_t waits                    # ... so many in a second from then on,
     bint wanted                      # ... were enough for one to be worth its file.
+    uint64_t* counts                 # Of the process's counter page; NULL without any.
     int64_t records_written
     int64_t bytes_written
     int64_t requests_written

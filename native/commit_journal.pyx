@@ -23,6 +23,11 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_now_ns, control_raise,
 )
+from eoslog.native.counters cimport (
+    COUNTER_JOURNAL_BYTES, COUNTER_JOURNAL_FAILURES, COUNTER_JOURNAL_RECORDS,
+    COUNTER_JOURNAL_REQUESTS, COUNTER_JOURNAL_RETIREMENTS, COUNTER_JOURNAL_WRITES, counter_add,
+    counter_add_duration,
+)
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.journal_file cimport (
     JOURNAL_BLOCK_BYTES, JOURNAL_HALF_MAGIC, JOURNAL_RECORD_MAGIC, JOURNAL_SUMMED_AT,
@@ -258,6 +263,7 @@ cdef void write_batch(
     is_written = journal.range_count > 0 and write_record(journal, bytes)
     if is_written:
         journal.requests_written += request_count
+        counter_add(journal.counts, COUNTER_JOURNAL_REQUESTS, <uint64_t>request_count)
     for index in range(journal.range_count):
         one = &journal.ranges[index]
         # If a sync has failed by now, the disk may not get what the page cache holds.
@@ -356,26 +362,31 @@ cdef bint write_record(CommitJournal* journal, int64_t bytes) noexcept nogil:
     """Write the ranges as one record. On the disk, and known to its half, if it returns True."""
     cdef JournalHalf* half = half_with_room(journal, journal_blocks(bytes))
     cdef JournalRange* one
-    cdef int64_t position
+    cdef int64_t position, begun_ns
     cdef int32_t index
     cdef int error
     if half == NULL:
         return False
     fill_record(journal, half, bytes)
     position = journal.active * journal.half_bytes + half.used_bytes
+    begun_ns = control_now_ns()
     error = journal_write(journal.fd, journal.synced, journal.buffer,
                           <size_t>journal_blocks(bytes), position)
+    counter_add_duration(journal.counts, COUNTER_JOURNAL_WRITES, control_now_ns() - begun_ns)
     pthread_mutex_lock(&journal.lock)
     if error != 0:
         # It may be in the file or not: it is after all others, and no record follows it.
         journal.failed_errno = error
         journal.failed_count += 1
+        counter_add(journal.counts, COUNTER_JOURNAL_FAILURES, 1)
         store_release_32(&journal.usable, 0)
     else:
         half.used_bytes += journal_blocks(bytes)
         half.record_count += 1
         journal.records_written += 1
         journal.bytes_written += journal_blocks(bytes)
+        counter_add(journal.counts, COUNTER_JOURNAL_RECORDS, 1)
+        counter_add(journal.counts, COUNTER_JOURNAL_BYTES, <uint64_t>journal_blocks(bytes))
         for index in range(journal.range_count):
             one = &journal.ranges[index]
             one.covered = cover(journal, one.log, one.found.next_offset)
@@ -632,6 +643,7 @@ cdef int journal_empty_half(CommitJournal* journal, int32_t half) noexcept nogil
     found.record_count = 0
     found.full = False
     pthread_mutex_unlock(&journal.lock)
+    counter_add(journal.counts, COUNTER_JOURNAL_RETIREMENTS, 1)
     return 0
 
 

@@ -7,6 +7,7 @@ write, or refused, and a refused one has changed nothing; nothing is published b
 stands. A call that was split into several batches may stop between two of them: the outcome counts
 the records that are in.
 """
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from eoslog.native.atomics cimport set_mark, store_release_64
@@ -17,6 +18,10 @@ from eoslog.native.batch_write cimport batch_write_columns, batch_write_whole
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
+from eoslog.native.counters cimport (
+    COUNTER_DUPLICATE_BATCHES, COUNTER_DUPLICATE_RECORDS, COUNTER_REFUSED_EPOCHS,
+    COUNTER_REFUSED_SEQUENCES, counter_add,
+)
 from eoslog.native.crash_point cimport CRASH_POINT, CRASH_POINTS_TORN
 from eoslog.native.empty_segment cimport empty_segment_enlarge, empty_segment_renew
 from eoslog.native.log_lock cimport log_lock, log_unlock
@@ -40,8 +45,9 @@ from eoslog.native.sequence_window cimport (
     window_verdict,
 )
 from eoslog.native.status cimport (
-    STATUS_BATCH_TOO_LARGE, STATUS_DUPLICATE, STATUS_INVALID_RECORD, STATUS_INVALID_TIMESTAMP,
-    STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED, STATUS_RECORD_TOO_LARGE, fault,
+    STATUS_BATCH_TOO_LARGE, STATUS_DUPLICATE, STATUS_FENCED, STATUS_INVALID_RECORD,
+    STATUS_INVALID_TIMESTAMP, STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
+    STATUS_RECORD_TOO_LARGE, STATUS_SEQUENCE_GAP, fault,
 )
 from eoslog.native.time_index cimport time_index_full
 
@@ -361,8 +367,12 @@ cdef Status append_locked(
         if status == STATUS_DUPLICATE:
             outcome_add(outcome, first_write.last_offset - first_write.offset_delta,
                         first_write.last_offset, first_write.timestamp, True)
+            counter_add(log.counts, COUNTER_DUPLICATE_BATCHES, 1)
+            counter_add(
+                log.counts, COUNTER_DUPLICATE_RECORDS, <uint64_t>first_write.offset_delta + 1)
             return STATUS_DUPLICATE
         if status != STATUS_OK:
+            count_refusal(log, status)
             return status
     status = make_room(log, incoming, out)
     if status != STATUS_OK:
@@ -387,6 +397,13 @@ cdef Status append_locked(
         entry.changed_at_offset = log_end(log)
     outcome_add(outcome, base_offset, log_end(log) - 1, incoming.max_timestamp, False)
     return STATUS_OK
+
+
+cdef void count_refusal(PartitionLog* log, Status status) noexcept nogil:
+    if status == STATUS_FENCED:
+        counter_add(log.counts, COUNTER_REFUSED_EPOCHS, 1)
+    elif status == STATUS_SEQUENCE_GAP:
+        counter_add(log.counts, COUNTER_REFUSED_SEQUENCES, 1)
 
 
 cdef void outcome_add(

@@ -13,6 +13,7 @@ cdef struct BegunSync:
     SyncQueue* queue
     int64_t used_bytes
     int64_t end_offset
+    int64_t begun_ns                 # On the monotonic clock.
 
 cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil
 cdef Status log_store_indexes(PartitionLog* log, Fault* out) noexcept nogil

@@ -10,9 +10,10 @@ from libc.stdint cimport int32_t, uint32_t
 
 from eoslog.native.atomics cimport load_acquire_64, store_release_64, take_mark
 from eoslog.native.control_page cimport (
-    control_durable, control_flag, control_load, control_raise, control_sync_end,
+    control_durable, control_flag, control_load, control_now_ns, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
 )
+from eoslog.native.counters cimport COUNTER_LOG_SYNCS, counter_add_duration
 from eoslog.native.file_space cimport eos_begin_writeback
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
@@ -146,6 +147,7 @@ cdef bint begin_in_kernel(
         begun.segment = only_unsynced(log, begun.end_offset, bytes_min)
         if begun.segment != NULL:
             begun.used_bytes = begun.segment.used_bytes
+            begun.begun_ns = control_now_ns()
             if eos_sync_queue_begin(queue, begun.segment.fd) == 0:
                 log.sync_count += 1
                 begun.queue = queue
@@ -164,6 +166,7 @@ cdef Status log_end_sync(const BegunSync* begun, Fault* out) noexcept nogil:
     cdef Status status
     cdef int error = result_of_sync(
         log, begun.segment, begun.used_bytes, eos_sync_queue_end(begun.queue))
+    count_sync(log, begun.begun_ns)
     log_release(log, begun.segment)
     status = log_synced(log, begun.end_offset, error, out)
     pthread_mutex_unlock(&log.flush_lock)
@@ -376,11 +379,20 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
     """Sync a segment's content; result_of_sync has the errors."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t used_bytes = segment.used_bytes
+    cdef int64_t begun_ns = control_now_ns()
+    cdef int error
     if segment.fd >= 0:
-        return result_of_sync(log, segment, used_bytes, eos_sync_data(segment.fd))
-    # Its map alone is there, or another process wrote and ended it, and it was not read here.
-    segment_path(log.directory, segment.base_offset, b".log", path)
-    return result_of_sync(log, segment, used_bytes, sync_named(log, path, False))
+        error = eos_sync_data(segment.fd)
+    else:
+        # Its map alone is there, or another process wrote and ended it, and it was not read here.
+        segment_path(log.directory, segment.base_offset, b".log", path)
+        error = sync_named(log, path, False)
+    count_sync(log, begun_ns)
+    return result_of_sync(log, segment, used_bytes, error)
+
+
+cdef inline void count_sync(PartitionLog* log, int64_t begun_ns) noexcept nogil:
+    counter_add_duration(log.counts, COUNTER_LOG_SYNCS, control_now_ns() - begun_ns)
 
 
 cdef int result_of_sync(

@@ -77,6 +77,7 @@ cdef struct PartitionLog:
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
     void* journal                    # The process's CommitJournal; NULL without any.
+    uint64_t* counts                 # Of the process's counter page; NULL without any.
     int64_t journal_ends[4]          # Its halves have bytes of the log, up to here at most.
     uint32_t journal_halves          # ... those of these bits.
     bint journal_left                # It knows the log no more.

@@ -17,6 +17,9 @@ from eoslog.native.commit_journal cimport (
     CommitJournal, DurableWish, journal_takes, make_durable,
 )
 from eoslog.native.control_page cimport control_durable, control_flag
+from eoslog.native.counters cimport (
+    COUNTER_TRANSACTIONS_ABORTED, COUNTER_TRANSACTIONS_COMMITTED, counter_add,
+)
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
 from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
@@ -395,6 +398,10 @@ cdef Status transaction_decide(
     cdef Status status = STATUS_OK
     if not is_prepare(txn.state.status):
         status = write_decision(txn, commit, fencing, next_producer_id, out)
+        if status == STATUS_OK:
+            counter_add(
+                txn.state_log.counts,
+                COUNTER_TRANSACTIONS_COMMITTED if commit else COUNTER_TRANSACTIONS_ABORTED, 1)
     if status == STATUS_OK and txn.durable:
         status = make_decision_durable(txn, out)
     return status

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
@@ -145,10 +146,12 @@ class GroupCoordinator:
         topics: TopicRegistry,
         state_path: Path,
         slots: ProcessSlots,
+        counters: CounterPage,
     ) -> None:
         self.log = group_offsets.log
         self._topics = topics
         self._slots = slots
+        self._counters = counters
         self.heartbeats = MemberHeartbeats(state_path)
         self._lock = ThreadLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
@@ -341,6 +344,8 @@ class GroupCoordinator:
             else:
                 after = replace(after, state_timestamp_ms=before.state_timestamp_ms)
             self.log.append(groups, [GroupRecord(MembersKey(group), after)])
+            self._counters.add("rebalances", after.generation != before.generation)
+            self._counters.add("members_expired", len({*dead} - {left}))
             _log_change(group, before, after, {*dead} - {left})
         for member_id in dead:
             self.forget(member_id)

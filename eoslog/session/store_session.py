@@ -41,6 +41,7 @@ from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_system import Mount, boot_id, process_namespace
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.session.counters import StoreCounters
 from eoslog.session.lock import StoreLock, moment_text
 from eoslog.session.paths import StorePaths
 from eoslog.session.process_slots import ProcessSlots
@@ -138,6 +139,7 @@ class StoreSession:
             else:
                 self._join(durability, topic_defaults_of(config))
             self.slots = ProcessSlots(paths.state, self.id)
+            self.counters = StoreCounters(paths.state, self.slots, self.shared)
             # After it has its slot, and before it does anything that others would have to end.
             self.shared.raise_counter(COUNTER_ARRIVALS)
             # What must not become other files while the store is open.
@@ -274,6 +276,7 @@ class StoreSession:
             names = tuple(sorted(map(str, unrecovered)))
             self._file = replace(self._file, unrecovered=names)
             self._file.write(self._paths.session)
+            self.counters.begin()
             self.slots.settle_older()
         self.lock.opened(share=self.may_be_shared)
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.control_state import start_before
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
@@ -57,6 +58,7 @@ class LogOpener:
     session: bytes  # The session's id.
     shared: SharedPage  # Of all processes that have the store open.
     journal: CommitJournal | None  # This process's.
+    counters: CounterPage  # The same.
     boot_id: bytes | None  # The machine's; None: not known.
     file_hold: FileHold
     # In an overlay: while this file is unchanged no process has opened the store since.
@@ -107,6 +109,7 @@ class LogOpener:
                 journal=self.journal,
                 overlay=self.watched,
                 shown_path=str(self.paths.shown / str(where)),
+                counters=self.counters,
             )
         rows = ProducerRows(self.lmdb, topic.topic_id, where.partition)
         cached_max = self.config["eoslog.producers.cached.max"]

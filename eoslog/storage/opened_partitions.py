@@ -618,6 +618,8 @@ class OpenedPartitions:
                         self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
                 if not clean and not partition.attached:
+                    self._opener.counters.add("partitions_recovered")
+                    self._opener.counters.add("cut_bytes", partition.cut_bytes)
                     _log.info(
                         "%s: recovered after an unclean stop in %.3f s: offsets %d to %d, %d bytes "
                         "cut off",

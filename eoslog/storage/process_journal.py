@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, JOURNAL_ID_BYTES, CommitJournal
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.repeated_warnings import RepeatedWarnings
@@ -60,13 +61,19 @@ class ProcessJournal:
     """The journal of one process for one store, with durability other than "process"."""
 
     def __init__(
-        self, paths: StorePaths, half_bytes: int, slot: bytes, check_files: Callable[[], object]
+        self,
+        paths: StorePaths,
+        half_bytes: int,
+        slot: bytes,
+        check_files: Callable[[], object],
+        counters: CounterPage,
     ) -> None:
         """`half_bytes` is the setting `eoslog.journal.bytes`: NO_LIMIT, 0 or a size. `slot` is the
         process's, and names the file: other processes find a dead one's file by it. `check_files`
-        raises if the store's directory is not the one that was opened.
+        raises if the store's directory is not the one that was opened. Writes are counted in
+        `counters`.
         """
-        self.journal = CommitJournal()
+        self.journal = CommitJournal(counters)
         self._paths = paths
         self.fixed_bytes = half_bytes
         self._slot = slot

@@ -558,10 +558,15 @@ class Checkpointer:
         start, size_bytes = partition.log_start_offset, partition.size_bytes
         deleted = apply_retention(partition, self._files.names, config, now_ms)
         if deleted:
+            freed_bytes = max(0, size_bytes - partition.size_bytes)
+            counters = self._files.session.counters
+            counters.add("retention_segments", deleted)
+            counters.add("retention_bytes", freed_bytes)
+            counters.add("retention_records", partition.log_start_offset - start)
             _log.info(
                 "%s: retention deleted %d segments with %d bytes: the log begins at offset %d, "
                 "and began at %d",
-                *(where, deleted, max(0, size_bytes - partition.size_bytes)),
+                *(where, deleted, freed_bytes),
                 *(partition.log_start_offset, start),
             )
         return deleted

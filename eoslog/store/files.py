@@ -200,7 +200,9 @@ class StoreFiles:
         if self.durability != "process" and self.overlay is None:
             journal_bytes = self.config["eoslog.journal.bytes"]
             slot = self.session.slots.own
-            self.journal = ProcessJournal(self.paths, journal_bytes, slot, self.session.check)
+            self.journal = ProcessJournal(
+                self.paths, journal_bytes, slot, self.session.check, self.session.counters.page
+            )
         holes = LegalHoles(
             self.paths, self.registry, self.checkpoints, self.lmdb, self.state_index.read_applied
         )
@@ -215,6 +217,7 @@ class StoreFiles:
             self.session.id,
             shared,
             self.journal.journal if self.journal is not None else None,
+            self.session.counters.page,
             boot_id_bytes(),
             self.file_hold,
             self.overlay.watched if self.overlay is not None else None,
@@ -240,9 +243,13 @@ class StoreFiles:
             timeout_max_ms=self.config["transaction.max.timeout.ms"],
             slots=slots,
             shared=shared,
+            counters=self.session.counters.page,
         )
         # A dead process is looked after until its journal is gone.
-        self.transactions.settle_hooks.append(lambda slot: not has_journal(self.paths, slot))
+        self.transactions.settle_hooks += [
+            lambda slot: not has_journal(self.paths, slot),
+            self._fold_dead_counts,
+        ]
         self.transaction_admin = TransactionAdmin(
             self.transactions, self.state_log, self.partitions
         )
@@ -261,7 +268,12 @@ class StoreFiles:
             self.registry.id_of,
             slots=slots,
             shared=shared,
+            counters=self.session.counters.page,
         )
+
+    def _fold_dead_counts(self, _: bytes) -> bool:
+        self.session.counters.fold_dead(sync=self.engine.syncs)
+        return True  # Where that failed, a later one takes the page without its slot.
 
     def _make_groups(self) -> None:
         shared, slots, index = self.session.shared, self.session.slots, GroupOffsetsIndex(self.lmdb)
@@ -270,7 +282,11 @@ class StoreFiles:
             self.partitions, index, self.config, self.engine.syncs, shared
         )
         self.group_members = GroupCoordinator(
-            self.group_offsets, self.registry, self.paths.state, slots
+            self.group_offsets,
+            self.registry,
+            self.paths.state,
+            slots,
+            self.session.counters.page,
         )
         self.topics = StoreTopics(
             self.paths,
@@ -406,6 +422,7 @@ class StoreFiles:
         last, why_unknown = self._is_last()
         errors += why_unknown
         errors += self._lay_down() if last else self._let_go(note_left=last is not None)
+        self.session.counters.close(sync=self.engine.syncs)
         errors += errors_of([partial(self.give_up, last=bool(last))])
         return [_behind_the_appends(error) for error in errors]
 

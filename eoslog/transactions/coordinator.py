@@ -18,8 +18,9 @@ under which partitions are opened, then a partition's.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
@@ -60,6 +61,7 @@ from eoslog.transactions.producer_ids import ProducerIds, check_expected, next_i
 _log = logging.getLogger(__name__)
 
 Touched = Iterable[tuple[str, int]]
+FenceCause = Literal["timeout", "dead_process", "new_producer", "admin"]
 _Result = TypeVar("_Result")
 
 
@@ -85,11 +87,13 @@ class TransactionCoordinator:
         timeout_max_ms: int,
         shared: SharedPage,
         slots: ProcessSlots,
+        counters: CounterPage,
     ) -> None:
         # Of what is tried again.
         self.warnings = RepeatedWarnings(_log)
         self.entries = TransactionEntries(state_log, durable=durable, shared=shared, slots=slots)
         self._slots = slots
+        self._counters = counters
         self.had_others = False  # True once another process is known to have had the store open.
         # What else is to be settled of a dead process before its slot goes; each returns True once
         # it is.
@@ -141,6 +145,7 @@ class TransactionCoordinator:
             if expected is not None:
                 check_expected(entry, expected, entry.state == ONGOING)
             older = self.entries.owner_of(transactional_id)
+            replaces_live = self._has_live_owner(entry, older, owner)
             prepared = None
             if entry.state == ONGOING and entry.prepared and keep_prepared:
                 prepared = PreparedTransaction(
@@ -154,12 +159,13 @@ class TransactionCoordinator:
                     self.entries.note_append(entry)
             elif entry.state == ONGOING:
                 reason = taken_over(transactional_id, entry.producer_epoch + 1, owner)
-                self.fence(entry, reason)
+                self.fence(entry, reason, "new_producer")
                 self._finish(entry)
                 self._move_on(entry, None, timeout_ms, None if expected is None else expected[1])
             else:
                 self._move_on(entry, None if expected is None else expected[1], timeout_ms)
             self.entries.hand_over(transactional_id, owner)
+            self._counters.add("producers_fenced", replaces_live)
             _log.info(
                 "transactional id %r: producer id %d, epoch %d, is that of %s; older ones are "
                 "fenced",
@@ -169,6 +175,15 @@ class TransactionCoordinator:
                 # Where its transaction was aborted first, its reason has the abort's epoch.
                 older.fenced_because = taken_over(transactional_id, entry.producer_epoch, owner)
             return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
+
+    def _has_live_owner(
+        self, entry: TransactionEntry, older: TransactionOwner | None, newer: TransactionOwner
+    ) -> bool:
+        """True if another producer that lives has the id until now."""
+        if older is not None:
+            return older is not newer
+        slot = entry.owner
+        return slot not in (None, self.entries.own_slot) and self._slots.alive(slot)
 
     def end(
         self, entry: TransactionEntry, producer_id: int, producer_epoch: int, commit: bool
@@ -318,7 +333,7 @@ class TransactionCoordinator:
                 return False
             process = self._slots.describe(owner)
             reason = f"transactional id {entry.transactional_id!r}: {process} is gone"
-            self.fence(entry, reason)
+            self.fence(entry, reason, "dead_process")
         self._finish(entry)
         return True
 
@@ -332,7 +347,7 @@ class TransactionCoordinator:
 
     # The work on one entry, whose lock is held.
 
-    def fence(self, entry: TransactionEntry, reason: str) -> None:
+    def fence(self, entry: TransactionEntry, reason: str, cause: FenceCause) -> None:
         """Abort the open transaction with a higher epoch, and fence its owner for this reason.
 
         The abort is decided on return, and completed if that is possible now. Raises StoreError if
@@ -342,6 +357,7 @@ class TransactionCoordinator:
         before, touched = entry.producer_id, entry.partitions
         epoch = entry.producer_epoch
         self._until_done(entry, entry.fence)
+        self._counters.add(f"aborted_{cause}")
         _log.info(
             "transactional id %r: the transaction of producer id %d, epoch %d, over %d partitions "
             "is aborted: %s",
@@ -358,16 +374,17 @@ class TransactionCoordinator:
             own = (entry.producer_id, entry.producer_epoch)
             if own != (producer_id, producer_epoch) or entry.state != ONGOING or entry.prepared:
                 return False
-            self.fence(entry, reason)
+            self.fence(entry, reason, "timeout")
             return True
 
     def terminate(self, entry: TransactionEntry, reason: str) -> None:
         """Fence the producer that has the id, with or without a transaction open."""
         self._finish(entry)
         if entry.state == ONGOING:
-            self.fence(entry, reason)
+            self.fence(entry, reason, "admin")
             self._finish(entry)
         self._move_on(entry, None, entry.timeout_ms, owned=False)
+        self._counters.add("producers_fenced")
         self.entries.take_from_owner(entry.transactional_id, reason)
 
     def _move_on(

@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.bindings.store_wide_lock import StoreWideLock
 from eoslog.bindings.thread_lock import ThreadLock
@@ -153,6 +154,7 @@ class NamedProducers:
         *,
         shared: SharedPage,
         slots: ProcessSlots,
+        counters: CounterPage,
     ) -> None:
         self._state_log = state_log
         self._producer_ids = producer_ids
@@ -160,6 +162,7 @@ class NamedProducers:
         self._topic_id = topic_id
         self._shared = shared
         self._slots = slots
+        self._counters = counters
         # Held to open and to renew names; taken before any producer's own lock.
         self.lock = ThreadLock()
         self.live: dict[str, LiveProducer] = {}
@@ -187,7 +190,11 @@ class NamedProducers:
         with self._state_log.held(NAMED_PRODUCER, name):
             older = self._read(name)
             if older is not None:
+                replaces_live = live is not None or (
+                    older.process != self._slots.own and self._slots.alive(older.process)
+                )
                 identity = self.succeed(older)
+                self._counters.add("producers_fenced", replaces_live)
             else:
                 producer_id = self._producer_ids.take()
                 identity = NamedIdentity(name, producer_id, 0, process=self._slots.own)

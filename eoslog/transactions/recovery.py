@@ -284,7 +284,7 @@ class TransactionRecovery:
                 if entry.state == ONGOING and not (entry.prepared or self.leaves_open):
                     # By a later try, a producer may have begun another transaction of the id.
                     if entry.owner is None or not self._slots.alive(entry.owner):
-                        self._coordinator.fence(entry, "its process is gone")
+                        self._coordinator.fence(entry, "its process is gone", "dead_process")
                 elif entry.state in PREPARE_STATES:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:

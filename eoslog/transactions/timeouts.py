@@ -40,7 +40,7 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
                 if not _has_timed_out(entry, now_ms):
                     continue
                 reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
-                coordinator.fence(entry, reason)
+                coordinator.fence(entry, reason, "timeout")
                 aborted += 1
         except EoslogError as error:
             coordinator.warnings.warning(
