@@ -9,6 +9,10 @@ class ControlState(NamedTuple):
     log_end_offset: int
     recovery_point: int
     hold_offset: int
+    log_start_offset: int
+    active_base_offset: int
+    active_valid_bytes: int
+    failed: bool
 
 def control_state(path: str) -> ControlState | None: ...
 def synced_before(path: str, topic_id: bytes, partition: int) -> int: ...

@@ -23,6 +23,10 @@ class ControlState(NamedTuple):
     log_end_offset: int
     recovery_point: int
     hold_offset: int
+    log_start_offset: int
+    active_base_offset: int
+    active_valid_bytes: int
+    failed: bool
 
 
 def control_state(str path not None):
@@ -39,7 +43,9 @@ def control_state(str path not None):
     ready = control_is_ready(&page, <const unsigned char*><const char*>session)
     return ControlState(
         session, (<const char*>page.topic_id)[:16], bool(ready), bool(page.sealed),
-        bool(page.deleted), page.log_end_offset, page.recovery_point, page.hold_offset)
+        bool(page.deleted), page.log_end_offset, page.recovery_point, page.hold_offset,
+        page.log_start_offset, page.active_base_offset, page.active_valid_bytes,
+        page.failed_errno != 0)
 
 
 def synced_before(str path not None, bytes topic_id not None, int partition):

@@ -8,7 +8,7 @@ it at any time.
 import errno
 import os
 
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from eoslog.native.counters cimport (
     COUNTER_ABORTED_ADMIN, COUNTER_ABORTED_DEAD_PROCESS, COUNTER_ABORTED_NEW_PRODUCER,
@@ -20,10 +20,11 @@ from eoslog.native.counters cimport (
     COUNTER_PRODUCERS_FENCED, COUNTER_REBALANCES, COUNTER_REFUSED_EPOCHS,
     COUNTER_REFUSED_SEQUENCES, COUNTER_RETENTION_BYTES, COUNTER_RETENTION_RECORDS,
     COUNTER_RETENTION_SEGMENTS, COUNTER_TRANSACTIONS_ABORTED, COUNTER_TRANSACTIONS_COMMITTED,
-    COUNTERS, DURATION_BOUNDS, DURATION_BOUNDS_NS, counter_add, counter_load,
+    DURATION_BOUNDS, DURATION_BOUNDS_NS, counter_add, counter_load,
 )
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_map, eos_map_anonymous, eos_open, eos_reserve, munmap,
+    close_fd, eos_file_bytes, eos_map, eos_map_anonymous, eos_open, eos_reserve, eos_unmap_file,
+    munmap,
 )
 
 # Upper bounds of how long something took; one more count is that of all that took longer.
@@ -58,8 +59,8 @@ cdef dict _numbers():
         "journal_retirements": COUNTER_JOURNAL_RETIREMENTS,
         "journal_failures": COUNTER_JOURNAL_FAILURES,
     }
-    for name, first in (("log_syncs", COUNTER_LOG_SYNCS), ("journal_writes",
-                                                          COUNTER_JOURNAL_WRITES)):
+    for name, first in {
+            "log_syncs": COUNTER_LOG_SYNCS, "journal_writes": COUNTER_JOURNAL_WRITES}.items():
         for index in range(DURATION_BOUNDS):
             numbers[f"{name}_{DURATION_BOUNDS_NS[index] // 1000}us"] = first + index
         numbers[f"{name}_slower"] = first + DURATION_BOUNDS
@@ -111,6 +112,10 @@ cdef class CounterPage:
         if change < 0:
             raise ValueError(f"a counter does not fall by {-change}")
         counter_add(self.counts, <int>NUMBERS[name], <size_t>change)
+
+    def close(self):
+        """Let go of the file; what is counted from now on is nowhere. May be called twice."""
+        eos_unmap_file(self._page, COUNTER_PAGE_BYTES)
 
     def read(self):
         """Return the counts that are not 0, by their names."""

@@ -1,9 +1,21 @@
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from typing_extensions import disjoint_base
 
 from eoslog.bindings.log_reader import LogReader
 from eoslog.bindings.producer_state import ProducerState
+
+class LogFigures(NamedTuple):
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    size_bytes: int
+    segment_count: int
+    producer_count: int
+    evicted_producer_count: int
+    producer_memory_bytes: int
+    failed: bool
 
 @disjoint_base
 class LogProducers(LogReader):
@@ -30,6 +42,7 @@ class LogProducers(LogReader):
     ) -> list[int]: ...
     def producer(self, producer_id: int) -> ProducerState | None: ...
     def producers(self) -> list[ProducerState]: ...
+    def figures(self) -> LogFigures: ...
     def highest_producer_id(self, upper_bound: int) -> int: ...
     @property
     def producer_count(self) -> int: ...

@@ -7,11 +7,12 @@ The table is read and changed under the partition's lock; no file is read while 
 
 import os
 from contextlib import suppress
+from typing import NamedTuple
 
 from eoslog import errors
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -27,10 +28,13 @@ from eoslog.native.abort_index cimport abort_index_drop_below, abort_index_trunc
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
-from eoslog.native.control_page cimport control_note_opened, control_set_flag
+from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.control_page cimport control_load, control_note_opened, control_set_flag
 from eoslog.native.counters cimport COUNTER_PRODUCERS_EVICTED, counter_add
 from eoslog.native.log_lock cimport log_lock, log_unlock, log_view_end
-from eoslog.native.partition_log cimport log_end, log_note_end, log_publish
+from eoslog.native.partition_log cimport (
+    log_end, log_failure, log_note_end, log_publish, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
     table_complete, table_is_incomplete, table_memory_bytes, table_note_whole, table_remove,
@@ -39,6 +43,20 @@ from eoslog.native.record_batch cimport BatchHeader, batch_header_load
 from eoslog.native.sequence_window cimport NO_EPOCH, ProducerEntry
 from eoslog.native.snapshot cimport snapshot_load, snapshot_write
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, Fault, Status
+
+
+class LogFigures(NamedTuple):
+    """Where a log begins and ends, where its decided data ends, and how large it is."""
+
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    size_bytes: int
+    segment_count: int
+    producer_count: int
+    evicted_producer_count: int
+    producer_memory_bytes: int
+    failed: bool
 
 
 cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noexcept nogil:
@@ -501,6 +519,24 @@ cdef class LogProducers(LogReader):
     def producer_memory_bytes(self):
         """Bytes of memory that the producer table holds."""
         return table_memory_bytes(&self._log.producers)
+
+    def figures(self):
+        """Return LogFigures, of all that was published by now. No file is read but for batches that
+        other processes appended.
+        """
+        cdef int64_t stable, size_bytes = 0
+        cdef int32_t index, segment_count
+        self._check_open()
+        stable = self._readable_end(True)
+        pthread_mutex_lock(&self._log.segments_lock)
+        segment_count = self._log.segment_count
+        for index in range(segment_count):
+            size_bytes += load_acquire_64(&self._log.segments[index].used_bytes)
+        pthread_mutex_unlock(&self._log.segments_lock)
+        return LogFigures(
+            control_load(&self._log.page.log_start_offset), log_end(&self._log), stable, size_bytes,
+            segment_count, self._log.producers.entry_count, self._log.producers.evicted_count,
+            table_memory_bytes(&self._log.producers), log_failure(&self._log) != 0)
 
     def take_snapshot(self, bint sync=False, bytes evicted_rows=b"", *, bint again=False):
         """Write a .snapshot at the log end; its path, or None when there is nothing new.

@@ -4,7 +4,8 @@ readers sleep on.
 
 The locks are robust: one whose holder dies goes to the next that asks, which learns of the death.
 They are taken in this order: those of keys by their numbers, then the named ones by theirs; after
-them the locks of one process, last a partition's. Within those of LMDB and of the counters no other is taken.
+them the locks of one process, last a partition's. Within those of LMDB and of the counters no other
+is taken.
 """
 
 import errno

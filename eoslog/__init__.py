@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from eoslog.staging.writer import StagedWriter as StagedWriter
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store.backup import StoreBackup as StoreBackup
+    from eoslog.store.collector import StoreCollector as StoreCollector
     from eoslog.store.opening import open as open
     from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
@@ -95,6 +96,7 @@ _MODULES = {
     "StagedWriter": "eoslog.staging.writer",
     "Store": "eoslog.store.store",
     "StoreBackup": "eoslog.store.backup",
+    "StoreCollector": "eoslog.store.collector",
     "StoreRestore": "eoslog.exchange.restore",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.admin",

@@ -43,6 +43,7 @@ COMMANDS = {
         "eoslog.spark.commands.cli_ingest",
         "Land files in a topic through Spark, exactly once.",
     ),
+    "metrics": ("eoslog.cli.metrics", "Show what the processes of a store counted and hold."),
     "produce": ("eoslog.cli.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
     "topics": ("eoslog.cli.topics", "List, create, describe, alter and delete topics."),

@@ -212,6 +212,16 @@ class GroupCoordinator:
             ),
         )
 
+    def member_counts(self) -> dict[str, int]:
+        """Return how many members that live each group has; groups without any are left out."""
+        counts = {}
+        for groups in self.log.existing():
+            with self.log.caught_up(groups) as state:
+                found = {name: state.members_of(name) for name in state.groups_with_members()}
+            for name, members in found.items():
+                counts[name] = sum(not self.is_dead(one) for one in members.members)
+        return counts
+
     def is_dead(self, member: Member) -> bool:
         """True if a member's process or consumer is gone, or the member does not poll."""
         if member.slot == self._slots.own:

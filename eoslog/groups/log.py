@@ -19,8 +19,8 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.shared_page import (
     COUNTER_TOPICS,
+    LOCK_COUNTERS,
     LOCK_GROUP_INDEX,
-    LOCK_RETENTION,
     SharedPage,
 )
 from eoslog.bindings.thread_lock import ThreadLock
@@ -47,7 +47,7 @@ from eoslog.transactions.state_key import state_partition_of
 
 # In the page that processes share: the lock of partition 0's groups; that of the others follow it.
 # They come after all other locks there, and before those of one process.
-GROUP_LOCKS_FIRST = LOCK_RETENTION + 1
+GROUP_LOCKS_FIRST = LOCK_COUNTERS + 1
 
 _READ_BYTES = 4 << 20
 _NOTHING_YET = -1

@@ -188,7 +188,7 @@ class StoreCounters:
         self._attempt(sync=sync)
 
     def close(self, *, sync: bool) -> None:
-        """Fold the page of this process, which counts nothing more. A second call does nothing."""
+        """Fold the page of this process, which counts no more. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._attempt(own=True, sync=sync)

@@ -154,6 +154,8 @@ class StoreSession:
             raise
 
     def _give_up_beginning(self) -> None:
+        if hasattr(self, "counters"):
+            self.counters.page.close()
         if hasattr(self, "slots"):
             self.slots.release()
         if hasattr(self, "shared"):
@@ -394,6 +396,7 @@ class StoreSession:
                 with named_os_errors(f"removing {self._paths.session}"):
                     self._paths.session.unlink(missing_ok=True)
         finally:
+            self.counters.page.close()
             self.shared.close()
             self.lock.release()
 

@@ -30,6 +30,7 @@ from eoslog.groups.coordinator import GroupCoordinator
 from eoslog.groups.offsets import GroupOffsets
 from eoslog.groups.offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
+from eoslog.session.counters import StoreCounts, read_counts
 from eoslog.session.directory import enter_store
 from eoslog.session.file_hold import FileHold
 from eoslog.session.overlay import Overlay
@@ -162,6 +163,17 @@ class StoreFiles:
         )
         self._make_transactions(found_ids)
         self._make_groups()
+
+    @property
+    def own_paths(self) -> StorePaths:
+        """Paths of the store itself, also where `paths` are those of an overlay."""
+        return self.paths if self.overlay is None else self.overlay.store
+
+    def counts(self) -> StoreCounts:
+        """Return the counts of all processes of the store. Raises StoreError."""
+        if self.overlay is not None:
+            return read_counts(self.own_paths.state)
+        return self.session.counters.totals()
 
     def alter_settings(self, config: Mapping[str, object], durability: Durability | None) -> None:
         """Change what the store remembers. See `Store.alter_config`."""

@@ -67,7 +67,7 @@ from eoslog.store.files import (
     errors_of,
     raise_first,
 )
-from eoslog.store.metrics import store_metrics
+from eoslog.store.metrics import StoreFigures, gather, store_metrics
 from eoslog.store.partition import Partition
 from eoslog.store.record_deletion import (
     DeletableRecords,
@@ -854,9 +854,15 @@ class Store:
         return verify_counting(self, progress)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts and sizes of what is open, and what the background thread did and met."""
+        """Counts and sizes of what is open, and what the background thread did and met; in `counts`
+        those of the store's events, over all its processes, since `counted_since_ms`.
+        """
         self._check_open()
-        return store_metrics(self._files.engine, self._files.journal, self._checkpointer.metrics())
+        return store_metrics(self._files, self._checkpointer.metrics())
+
+    def _gather_metrics(self) -> StoreFigures:
+        self._check_open()
+        return gather(self._files, self._checkpointer.metrics()["error_count"])
 
     def backup(
         self, destination: str | os.PathLike[str], *, progress: BackupProgress | None = None

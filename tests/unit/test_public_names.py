@@ -42,6 +42,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "StagedWriter",
             "Store",
             "StoreBackup",
+            "StoreCollector",
             "StoreRestore",
             "TopicDescription",
             "TopicPartition",
