@@ -785,11 +785,11 @@ cdef class OpenedLog:
             pthread_mutex_unlock(&self._log.segments_lock)
         return total
 
-    def segment_files(self):
+    def segment_files(self, bint as_in_store=False):
         """One dict a segment, oldest first: base_offset, size_bytes, path. No file is read.
 
-        Of a log that is only read, the segment that a recovery would write to is left out while it
-        is empty.
+        `as_in_store`: of a log that is only read, as the store has them, without the empty one that
+        a recovery would write to.
         """
         cdef Segment* segment
         cdef list found = []
@@ -800,18 +800,19 @@ cdef class OpenedLog:
         pthread_mutex_lock(&self._log.segments_lock)
         for index in range(self._log.segment_count):
             segment = self._log.segments[index]
-            if segment.used_bytes > 0 or not self._log.options.segment.overlay:
+            if segment.used_bytes > 0 or not (as_in_store and self._log.options.segment.overlay):
                 found.append((segment.base_offset, segment.used_bytes))
         pthread_mutex_unlock(&self._log.segments_lock)
+        path = self.shown_path if as_in_store else self.path
         return [{"base_offset": base_offset, "size_bytes": size_bytes,
-                 "path": os.path.join(self.shown_path, f"{base_offset:020d}.log")}
+                 "path": os.path.join(path, f"{base_offset:020d}.log")}
                 for base_offset, size_bytes in found]
 
     def segments(self):
         """Return `segment_files` with largest_timestamp_ms; one just deleted is left out."""
         described = [
             segment | {"largest_timestamp_ms": self.largest_timestamp_ms(segment["base_offset"])}
-            for segment in self.segment_files()
+            for segment in self.segment_files(as_in_store=True)
         ]
         return [one for one in described if one["largest_timestamp_ms"] is not None]
 

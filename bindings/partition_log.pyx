@@ -608,6 +608,8 @@ cdef class PartitionLog(LogTransactions):
             self._verify_producers(producers, expected, rows, problems)
             if counted is not None:
                 counted(producers.record_count)
+        for problem in problems:
+            problem["path"] = problem["path"].replace(self.path, self.shown_path)
         return problems
 
     def _verify_producers(

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from store_copies import copy_store
+
 import eoslog
 from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.bindings.transaction_entry import decode_transaction_value
+from eoslog.common.topic_name import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
+from eoslog.errors import CorruptRecordError
+from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
 
@@ -35,10 +46,30 @@ def unchanged(root: Path) -> Iterator[None]:
     assert files_of(root) == before
 
 
+def check_reading(store_path: Path) -> None:
+    """Compare what a reader is shown with what is there once a copy was opened, and recovered."""
+    if not (store_path / META_PROPERTIES).exists():
+        return
+    copy = store_path.with_name(f"{store_path.name}-copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    copy_store(store_path, copy, symlinks=True)
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        shown = everything_shown(store)
+    with eoslog.open(copy) as store:
+        expected = everything_shown(store)
+    shutil.rmtree(copy)
+    for name, log in expected.pop("logs").items():
+        found = shown["logs"].pop(name, None)
+        assert found == log, f"{name}: {found} and not {log}"
+    assert shown.pop("logs") == {}
+    assert shown == expected
+
+
 def everything_shown(store: eoslog.Store) -> dict[str, Any]:
     """All that a store shows of its records, transactions and groups, internal topics too.
 
-    Times of markers are left out: those of a recovery are when it was made.
+    Times of markers, and in internal topics, are left out: of what a recovery writes they are when
+    it was made.
     """
     topics = store.topics()
     listings = store.transactions()
@@ -67,11 +98,10 @@ def _shown_of(log: UnifiedLog) -> dict[str, Any]:
             whole = data[header.position_bytes : header.position_bytes + header.batch_bytes]
             records = decode_records(whole, log.topic, log.partition)
             known = header.base_offset, header.producer_id, header.producer_epoch
-            values = [(one.offset, one.key, one.value) for one in records]
-            times = [] if header.is_control else [one.timestamp_ms for one in records]
-            # A record of an internal topic that a recovery writes has the time of that in it.
-            hidden = log.topic.startswith("__") and header.base_offset > 0
-            batches.append((*known, header.is_control, *(() if hidden else (values, times))))
+            is_recoveries = header.is_control or log.topic in INTERNAL_TOPICS
+            times = [] if is_recoveries else [one.timestamp_ms for one in records]
+            values = [(one.offset, one.key, shown_value(log.topic, one.value)) for one in records]
+            batches.append((*known, header.is_control, times, values))
             offset = header.last_offset + 1
     return {
         "start": log.log_start_offset,
@@ -84,6 +114,19 @@ def _shown_of(log: UnifiedLog) -> dict[str, Any]:
             (one.producer_id, one.producer_epoch, one.last_sequence) for one in log.producers()
         ],
     }
+
+
+def shown_value(topic: str, value: bytes | None) -> object:
+    """A record's value without times in it; a group's is in what the store shows of groups."""
+    if topic == CONSUMER_OFFSETS_TOPIC:
+        return value is None
+    if topic != TRANSACTION_STATE_TOPIC or value is None:
+        return value
+    try:
+        fields = decode_transaction_value(value)
+    except CorruptRecordError:
+        return value  # Of another kind.
+    return {name: one for name, one in fields.items() if not name.endswith("_ms")}
 
 
 def _committed(store: eoslog.Store, topic: str) -> list[tuple[int, int, bytes | None]]:

@@ -35,8 +35,9 @@ def config(
     Processes that have the store open go on as they are.
     """
     given = given_config(pairs, file, removed)
-    with settings.open() as store:
-        if given or durability is not None:
+    changes = bool(given) or durability is not None
+    with settings.open() if changes else settings.read() as store:
+        if changes:
             store.alter_config(given, durability=durability)
         remembered = store.remembered
         if settings.as_json:

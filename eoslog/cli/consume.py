@@ -57,7 +57,8 @@ def consume(
     separator = key_separator.encode() if key_separator is not None else None
     out = standard_output()
     end_with_reader()
-    with settings.open() as store, store.consumer(group, isolation, "none") as consumer:
+    opened = settings.read() if group is None else settings.open()  # It moves the group on.
+    with opened as store, store.consumer(group, isolation, "none") as consumer:
         reader = TopicReader(store, consumer, topic, partitions)
         if offset is not None:
             reader.start_at(offset)

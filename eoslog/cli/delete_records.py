@@ -62,7 +62,7 @@ def delete_records(
         what = {"offsets": offsets}
         below = [f"{offset} of {where}" for where, offset in offsets.items()]
         question = f"Delete the records below offset {', '.join(below)}?"
-    with settings.open() as store:
+    with settings.read() if dry_run else settings.open() as store:
         if dry_run:
             show_dry_run(settings, store.deletable_records(**what), before)
             return

@@ -69,7 +69,7 @@ def describe_groups(
         raise click.UsageError("name groups, or give --all-groups")
     if members and state:
         raise click.UsageError("--members and --state exclude each other")
-    with settings.open() as store:
+    with settings.read() as store:
         known = store.groups()
         for name in names:
             check_group(known, name)
@@ -179,7 +179,7 @@ def reset_offsets(
         raise click.UsageError("give --topic or --all-topics")
     if execute and dry_run:
         raise click.UsageError("--execute and --dry-run exclude each other")
-    with settings.open() as store:
+    with settings.open() if execute else settings.read() as store:
         partitions = reset_partitions(store, name, topics)
         offsets = new_offsets(store, name, partitions, *chosen[0])
         if execute:
@@ -206,7 +206,7 @@ def reset_offsets(
 
 def show_groups(settings: Settings) -> None:
     """Print every group with the number of its partitions."""
-    with settings.open() as store:
+    with settings.read() as store:
         rows = [
             {"group": name, "partitions": len(offsets)} for name, offsets in store.groups().items()
         ]

@@ -26,7 +26,7 @@ def producers(settings: Settings, topic: str | None, partition: int | None) -> N
     """List, for each partition, the producers it remembers and where each stands."""
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
-    with settings.open() as store:
+    with settings.read() as store:
         rows = producer_rows(store, topic, partition)
         if settings.as_json:
             echo_json(rows)

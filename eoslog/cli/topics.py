@@ -83,7 +83,7 @@ def create_topic(
 @shared_options
 def describe_topic(settings: Settings, name: str) -> None:
     """Show a topic's partitions (offsets, segments, bytes) and its settings as they hold."""
-    with settings.open() as store:
+    with settings.read() as store:
         rows = partition_rows(store, name)
         config = topic_config(store, name)
         topic = store.topics().get(name)
@@ -155,7 +155,7 @@ def delete_topic(settings: Settings, name: str, yes: bool) -> None:
 
 def show_topics(settings: Settings, internal: bool) -> None:
     """Print every topic with its number of partitions and of offsets in use."""
-    with settings.open() as store:
+    with settings.read() as store:
         names = [*store.topics(), *(internal_topics(store) if internal else ())]
         rows = []
         for name in sorted(names):

@@ -90,7 +90,7 @@ def list_transactions(
 @shared_options
 def describe_transaction(settings: Settings, transactional_id: str) -> None:
     """Show all that is known of a transactional id."""
-    with settings.open() as store:
+    with settings.read() as store:
         found = store.describe_transaction(transactional_id)
         if settings.as_json:
             echo_json({**asdict(found), "topic_partitions": _names(found)})
@@ -108,7 +108,7 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
 
     The partitions of internal topics can be named too.
     """
-    with settings.open() as store:
+    with settings.read() as store:
         states = find_partition(store, topic, partition).producers()
         _print(settings, PRODUCER_COLUMNS, [_producer_row(state) for state in states])
 
@@ -132,7 +132,7 @@ def find_hanging(
     """Find transactions that are open at a partition, and that nothing will ever end there."""
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
-    with settings.open() as store:
+    with settings.read() as store:
         if topic is not None and partition is not None:
             find_partition(store, topic, partition)
         found = store.find_hanging_transactions(
@@ -186,7 +186,7 @@ def abort_transaction(
 
 def show_transactions(settings: Settings, **filters: Any) -> None:
     """Print the ids that the filters of `Store.transactions` let through."""
-    with settings.open() as store:
+    with settings.read() as store:
         found = store.transactions(**filters)
         _print(settings, LIST_COLUMNS, [asdict(one) for one in found])
 

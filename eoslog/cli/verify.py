@@ -20,7 +20,7 @@ from eoslog.errors import (
     LogClosedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.inspect.store_copy import as_if_in, copied_store
+from eoslog.inspect.store_copy import copied_store
 from eoslog.inspect.store_repair import Change, Loss, Refusal, StoreRepair
 from eoslog.storage.damage import UNREADABLE, problem_of
 from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
@@ -72,7 +72,7 @@ def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: b
             show_repair(settings, repaired)
             sound = repaired.succeeded
     else:
-        with settings.open() as store:
+        with settings.read() as store:
             findings = verify_store(store, topics, console)
             show(settings, findings)
         sound = not findings.problems
@@ -152,7 +152,7 @@ def rehearse_repair(path: Path, console: Console) -> Repair:
             torn, refused = repair.look_at_tails()
             if refused:
                 return Repair(possible=[*repair.planned(torn)], refused=refused)
-        with copied_store(path.absolute()) as copy, as_if_in({copy: path.absolute()}):
+        with copied_store(path.absolute()) as copy:
             return _moved(repair_store(copy, console), copy, path.absolute())
 
 

@@ -52,9 +52,8 @@ from eoslog.exchange.topic_config import MIN_REPLICAS, SEGMENT_BYTES_MIN, kafka_
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.identity_files import new_id, read_meta_properties
 from eoslog.fs.new_directory import new_directory
-from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE
-from eoslog.inspect.store_copy import as_if_in
 from eoslog.inspect.store_verification import lost_partitions, read_checkpoints
 from eoslog.session.paths import StorePaths
 from eoslog.staging.names import TRASH_DIRECTORY

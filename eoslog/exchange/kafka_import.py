@@ -52,9 +52,8 @@ from eoslog.fs.identity_files import (
 )
 from eoslog.fs.new_directory import check_free, new_directory
 from eoslog.fs.offline_log import OfflineLog
-from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
-from eoslog.inspect.store_copy import as_if_in
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import CutTail, is_damage
 from eoslog.storage.legal_holes import NOT_LOOKED_AT

@@ -17,8 +17,7 @@ from eoslog.errors import StoreError
 from eoslog.exchange.closed_store import Progress, check_apart, copy_closed_store, resolved
 from eoslog.fs.identity_files import new_id, read_meta_properties, write_meta_properties
 from eoslog.fs.new_directory import new_directory
-from eoslog.fs.os_errors import named_os_errors
-from eoslog.inspect.store_copy import as_if_in
+from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.session.paths import StorePaths
 from eoslog.storage.kept_journals import remove_kept_journals
 from eoslog.store.store import opened_parts

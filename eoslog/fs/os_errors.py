@@ -1,10 +1,13 @@
 """Errors of the operating system as errors of the store."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
     OutOfMemoryError,
     StoreError,
     StoreFailedError,
@@ -45,3 +48,21 @@ def named_os_errors(what: str) -> Iterator[None]:
         if error.errno in _NOT_OPENED:
             raise StoreError(reason) from error
         raise StoreFailedError(reason) from error
+
+
+@contextmanager
+def as_if_in(shown: Mapping[Path, Path]) -> Iterator[None]:
+    """Have errors name, instead of a copy, the path that it is shown as; of paths in one another
+    the longest counts.
+    """
+    try:
+        yield
+    except EoslogError as error:
+        for copy in sorted(shown, key=lambda path: len(str(path)), reverse=True):
+            old, new = str(copy), str(shown[copy])
+            error.args = tuple(
+                one.replace(old, new) if isinstance(one, str) else one for one in error.args
+            )
+            if isinstance(error, CorruptRecordError):
+                error.path = error.path.replace(old, new)
+        raise

@@ -10,13 +10,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eoslog.errors import CorruptRecordError, EoslogError, StoreFullError
+from eoslog.errors import StoreFullError
 from eoslog.fs.file_copy import copy_bytes
-from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE, remove_directory
 
 _NAME_PREFIX = ".eoslog-copy-"
@@ -25,7 +25,7 @@ _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.
 
 @contextmanager
 def copied_store(root: Path) -> Iterator[Path]:
-    """A copy of the directory; it is removed at the end.
+    """A copy of the directory; it is removed at the end. Errors in the block name the directory.
 
     Raises StoreFullError if there is no room for it.
     """
@@ -35,28 +35,11 @@ def copied_store(root: Path) -> Iterator[Path]:
         copy = place / root.name
         with named_os_errors(f"copying {root} to {copy}"):
             copy_store(root, copy)
-        yield copy
+        with as_if_in({copy: root}):
+            yield copy
     finally:
         with suppress(OSError):
             remove_directory(place)
-
-
-@contextmanager
-def as_if_in(shown: Mapping[Path, Path]) -> Iterator[None]:
-    """Have errors name, instead of a copy, the path that it is shown as; of paths in one another
-    the longest counts.
-    """
-    try:
-        yield
-    except EoslogError as error:
-        for copy in sorted(shown, key=lambda path: len(str(path)), reverse=True):
-            old, new = str(copy), str(shown[copy])
-            error.args = tuple(
-                one.replace(old, new) if isinstance(one, str) else one for one in error.args
-            )
-            if isinstance(error, CorruptRecordError):
-                error.path = error.path.replace(old, new)
-        raise
 
 
 def _no_file(path: Path) -> bool:

@@ -1,9 +1,11 @@
 """Paths of the parts of a store below its directory."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.os_errors import as_if_in
 
 STATE_DIRECTORY = "state"
 STAGING_DIRECTORY = "staging"
@@ -45,6 +47,14 @@ class StorePaths:
         self.spares = self.state / "spare"
         self.journals = self.state / "journal"
         self.kept_journals = self.state / "spare-journal"
+
+    def as_shown(self, text: str) -> str:
+        """Return a text with the paths in it as the user knows them."""
+        return text.replace(str(self.root), str(self.shown))
+
+    def errors_as_shown(self) -> AbstractContextManager[None]:
+        """Return a block whose errors name paths as the user knows them."""
+        return nullcontext() if self.root == self.shown else as_if_in({self.root: self.shown})
 
     def partition(self, where: TopicPartition) -> Path:
         """The directory with a partition's files."""

@@ -282,6 +282,12 @@ class StoreSession:
             self.slots.settle_older()
         self.lock.opened(share=self.may_be_shared)
 
+    def note_run(self) -> None:
+        """Write down in which run of the kernel this is, before a journal is begun: what one of
+        another run holds may be on the disk nowhere else. For the first process.
+        """
+        self._file.write(self._paths.session)
+
     @property
     def may_be_shared(self) -> bool:
         """True if other processes may join, now or later."""

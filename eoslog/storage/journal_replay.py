@@ -33,6 +33,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE
 from eoslog.session.paths import StorePaths
 from eoslog.session.store_session import SessionFile
+from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
@@ -101,10 +102,13 @@ def remove_journals(paths: StorePaths) -> None:
 
 
 def refuse_after_power_cut(paths: StorePaths) -> None:
-    """Raise RecoveryNeededError where journals may hold what the files lack: the processes that
-    left them did not die in this run of the kernel.
+    """Raise RecoveryNeededError where journals may hold what the files lack: the store was not
+    closed, and the processes that left them did not die in this run of the kernel. It is named in
+    the session's file before the first journal is begun, and after the older ones are replayed.
     """
-    if not journal_files(paths):
+    if read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered is not None or all(
+        path.suffix == TEMPORARY_SUFFIX for path in journal_files(paths)
+    ):
         return
     left = SessionFile.read(paths.session)
     if left is None or left.boot_id != boot_id():

@@ -604,7 +604,12 @@ class OpenedPartitions:
                     f"{where} is needed to judge a commit that was under way when the power went, "
                     f"and could not be opened: {self._refused[where]}. Open the store again"
                 )
-            with self._opening(where), self._directory_locked(where), LogOpening() as opening:
+            with (
+                self._paths.errors_as_shown(),
+                self._opening(where),
+                self._directory_locked(where),
+                LogOpening() as opening,
+            ):
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 unknown = self._opener.holes.is_unknown(topic, where)

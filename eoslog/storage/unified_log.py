@@ -165,7 +165,8 @@ class UnifiedLog:
 
     def segment_sizes(self) -> list[tuple[int, int]]:
         """Base offset and bytes of each segment, oldest first."""
-        return [(one["base_offset"], one["size_bytes"]) for one in self._log.segment_files()]
+        found = self._log.segment_files(as_in_store=True)
+        return [(one["base_offset"], one["size_bytes"]) for one in found]
 
     @property
     def attached(self) -> bool:

@@ -44,9 +44,8 @@ from eoslog.fs.identity_files import (
     write_partition_metadata,
 )
 from eoslog.fs.new_directory import new_directory
-from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
-from eoslog.inspect.store_copy import as_if_in
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
 from eoslog.staging.commit import StagedCommits

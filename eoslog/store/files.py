@@ -315,6 +315,7 @@ class StoreFiles:
         """
         if self.session.first:
             self._take_up()
+            self.session.note_run()
             self._begin_journal()
             return
         self.partitions.recover_some(self.session.unrecovered)

@@ -174,12 +174,13 @@ class Store:
             return self  # noqa: TRY300 -- inside the guard.
         except BaseException:
             # Only an interrupt's traceback has the object, which must not keep the store open.
-            try:
-                self._give_up_opening()
-            except BaseException:
-                self._give_up_opening()  # A second interrupt came before its end.
+            with self._files.paths.errors_as_shown():
+                try:
+                    self._give_up_opening()
+                except BaseException:
+                    self._give_up_opening()  # A second interrupt came before its end.
+                    raise
                 raise
-            raise
 
     def _log_opening(self, began_s: float) -> None:
         if not _log.isEnabledFor(logging.INFO):
@@ -1072,7 +1073,7 @@ def verify_counting(
     if progress is not None:
         check_synchronous(progress, "progress")
     files = store._files
-    return StoreVerification(
+    found = StoreVerification(
         files.paths,
         files.partitions,
         files.registry,
@@ -1082,6 +1083,7 @@ def verify_counting(
         store._staged.verify,
         counted,
     ).problems(progress)
+    return [{**one, "path": files.paths.as_shown(str(one["path"]))} for one in found]
 
 
 def abandon(store: Store) -> None:

@@ -27,6 +27,7 @@ from crash.crash_checks import check_after, look_and_check
 from crash.crash_workload import Acknowledged, be_deterministic, opened, run
 from crash.numbered_calls import arm, count, dies_before
 from harness.fork import Fork, all_said, in_child
+from read_only_stores import check_reading
 from store_copies import copy_store
 
 from eoslog.checking import Recorder
@@ -52,6 +53,10 @@ class Place:
 
     def check(self) -> None:
         check_after(self.store, self.histories, self.acknowledged)
+
+    def read(self) -> None:
+        """Before anything is recovered."""
+        check_reading(self.store)
 
     def look(self) -> None:
         """What a check does first, up to the first thing that it changes by itself."""
@@ -84,6 +89,7 @@ def die_once(place: Place, number: int, mode: str, sure: int) -> None:
             check()
         return
     die_or_end(place, number, sure)
+    in_child(place.read)
     in_child(place.check)
 
 

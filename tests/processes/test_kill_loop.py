@@ -25,6 +25,7 @@ from harness.crew import Crew, Member
 from processes import kill_programs as programs
 from processes.kill_checks import Known
 from processes.kill_programs import COPIES, EVENTS, LANES, PARTITIONS, SHARES
+from read_only_stores import check_reading
 from stores import start_at_epoch
 
 import eoslog
@@ -123,6 +124,7 @@ class KillLoop:
             self._kill(holder)
         if survivor is None:
             self._kill_openers(crew)
+            check_reading(self.path)
             heir = crew.join("heir")
         else:
             heir = survivor

@@ -160,7 +160,7 @@ def test_a_store_that_is_in_use_is_looked_at_all_the_same(store_path, durability
 def test_a_store_for_one_process_is_a_failure_that_names_it(store_path):
     lock = StoreLock(store_path / "state")
     lock.opened(share=False)
-    answer = run("topics", "--store", store_path)
+    answer = run("topics", "delete", "t", "--yes", "--store", store_path)
     lock.release()
     assert answer.returncode == FAILED
     assert "StoreInUseError" in answer.stderr

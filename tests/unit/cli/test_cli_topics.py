@@ -6,6 +6,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 import eoslog
 from eoslog.cli.topics import topic_config
 from eoslog.common.config import TOPIC_SETTINGS
+from eoslog.errors import UnknownTopicOrPartitionError
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch
 
     def deleted_meanwhile(store, name):
         if name == "short-lived":
-            store.delete_topic(name)
+            raise UnknownTopicOrPartitionError(name)
         return row_of(store, name)
 
     with eoslog.open(orders) as store:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ def overlays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setattr(overlay, "MEMORY", folder)
     yield folder
+    gc.collect()
     assert list(folder.iterdir()) == []
 
 
@@ -242,3 +245,33 @@ def test_without_room_in_memory_the_overlay_is_where_temporary_files_are(
         assert read(store) == [b"committed"]
         assert len(list(elsewhere.iterdir())) == 1
     assert list(elsewhere.iterdir()) == []
+
+
+def read_partition(store_path: Path) -> None:
+    with eoslog.open(store_path, read_only=True) as store:
+        store.partition("t", 0)
+
+
+@pytest.mark.parametrize("damaged", ["topics.json", "t-0"])
+def test_errors_name_the_store_and_not_the_overlay(open_store, store_path, overlays, damaged):
+    filled(open_store).close()
+    store_path = copy_store(store_path, store_path.with_name("copy"))
+    if damaged == "t-0":
+        shutil.rmtree(store_path / "t-0")
+    else:
+        (store_path / "state" / damaged).write_bytes(b"no list")
+    with pytest.raises(errors.CorruptRecordError, match=str(store_path)) as raised:
+        read_partition(store_path)
+    assert str(overlays) not in str(raised.value)
+    assert raised.value.path.startswith(str(store_path))
+
+
+def test_a_verification_names_the_store(open_store, store_path):
+    filled(open_store).close()
+    log = store_path / "t-0" / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[70] ^= 1
+    log.write_bytes(content)
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
+        found = store.verify()
+    assert [one["path"] for one in found] == [str(log)]

@@ -1,11 +1,11 @@
-"""Errors met in a copy name what was copied."""
+"""Errors met in a copy, or in an overlay, name the store."""
 
 from pathlib import Path
 
 import pytest
 
 from eoslog.errors import CorruptRecordError, StoreError
-from eoslog.inspect.store_copy import as_if_in
+from eoslog.fs.os_errors import as_if_in
 
 NAMES = {
     Path("/copy"): Path("/store"),
