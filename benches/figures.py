@@ -73,6 +73,16 @@ FIGURES: dict[str, Figure] = {
         at_most=1.2,
     ),
     "close_synced": Figure("closing a store that was flushed before", "ms"),
+    # bench_backup.py
+    "backup_stop": Figure(
+        "longest wait of an append for a backup of a live store of 1 GiB, 3 transactional writers",
+        "ms",
+        at_most=10,
+    ),
+    "backup_rate": Figure("its rate, recovered and synced", "GB/s"),
+    "backup_beside_cp": Figure(
+        "the same beside cp of the logs and a sync, under the same writers", "times", at_least=0.7
+    ),
     # bench_producers.py
     "producer_held": Figure("memory per producer held", "bytes", at_most=256),
     "producer_evicted": Figure("memory per producer evicted", "bytes", at_most=0),

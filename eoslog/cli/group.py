@@ -15,6 +15,7 @@ from eoslog.cli.options import Settings
 
 # name: (module that holds a click command under the same name, with "_" for "-", help line)
 COMMANDS = {
+    "backup": ("eoslog.cli.backup", "Copy a store while it is in use."),
     "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
     "config": ("eoslog.cli.config", "Show or change the settings that a store remembers."),
     "consume": ("eoslog.cli.consume", "Print records of a topic."),
@@ -46,6 +47,7 @@ COMMANDS = {
     "metrics": ("eoslog.cli.metrics", "Show what the processes of a store counted and hold."),
     "produce": ("eoslog.cli.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
+    "restore": ("eoslog.cli.backup", "Make a store of a backup."),
     "topics": ("eoslog.cli.topics", "List, create, describe, alter and delete topics."),
     "transactions": ("eoslog.cli.transactions", "List, describe and abort transactions."),
     "verify": ("eoslog.cli.verify", "Check every byte of a store."),

@@ -38,7 +38,7 @@ def check_apart(source: Path, target: Path) -> None:
 def copy_closed_store(
     source: Path, copy: Path, *, link: bool = False, progress: Progress | None = None
 ) -> None:
-    """Copy a store while no process has it open, to a directory that is not there. Not synced.
+    """Copy a store while no process has it open, to an empty directory or none. Not synced.
 
     With `link` sealed segments are linked where the file system can. `progress` is called with the
     bytes copied and the total. Raises StoreInUseError, StoreFullError, OSError.

@@ -41,7 +41,7 @@ from eoslog.groups.records import (
 )
 from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS
 from eoslog.storage.unified_log import UnifiedLog
-from eoslog.store.files import StoreFiles
+from eoslog.store.files import AS_LEFT, StoreFiles
 from eoslog.store.store import opened_parts
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 
@@ -181,7 +181,7 @@ def write_internal_topics(
     `place` is a new directory for the store that writes them.
     """
     bounds: dict[TopicPartition, LogBounds] = {}
-    with opened_parts(place, None, create=True, as_left=True) as parts:
+    with opened_parts(place, None, create=True, mode=AS_LEFT) as parts:
         partitions = parts.files.partitions
         for number, rows in records.states.items():
             partition = partitions.state_partition(number)

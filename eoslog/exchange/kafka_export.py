@@ -62,7 +62,7 @@ from eoslog.storage.topic_registry import (
     TopicDescription,
     cleanup_policy_of,
 )
-from eoslog.store.files import StoreFiles
+from eoslog.store.files import AS_LEFT, StoreFiles
 from eoslog.store.store import StoreParts, opened_parts
 from eoslog.transactions.entries import ONGOING
 from eoslog.transactions.state_key import APPLICATION, NAMED_PRODUCER
@@ -236,7 +236,7 @@ class _Export:
         """
         for one in lost_partitions(self._paths, read_checkpoints(self._paths)[0], {}):
             raise CorruptRecordError(str(one["path"]), 0, str(one["reason"]))
-        with opened_parts(self._paths.root, self._config, as_left=True) as parts:
+        with opened_parts(self._paths.root, self._config, mode=AS_LEFT) as parts:
             files = parts.files
             self._open_all(files)
             self._end_transactions(files)

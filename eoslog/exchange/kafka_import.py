@@ -60,6 +60,7 @@ from eoslog.storage.legal_holes import NOT_LOOKED_AT
 from eoslog.storage.topic_registry import is_compacted
 from eoslog.storage.topics_file import Entry, write_entries
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.files import AS_USUAL
 from eoslog.store.store import Store, StoreParts, opened_parts
 
 _KAFKAS_INTERNAL_PREFIX = "__"
@@ -320,7 +321,7 @@ class _Building:
 
     def _take_up(self) -> KafkaImport:
         plan = self._plan
-        with opened_parts(self._paths.root, _NOT_NOW) as parts:
+        with opened_parts(self._paths.root, _NOT_NOW, mode=AS_USUAL) as parts:
             store, partitions = parts.store, parts.files.partitions
             open_one = {True: partitions.internal_partition, False: parts.files.engine.partition}
             still_open: set[int] = set()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eoslog.common.arguments import check_synchronous
-from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import StoreError
 from eoslog.exchange.closed_store import Progress, check_apart, copy_closed_store, resolved
@@ -26,7 +25,6 @@ from eoslog.store.store import opened_parts
 _IDS_PASSED_MIN = 1 << 40
 # Two stores that are restored from one backup begin somewhere in so many ids.
 _IDS_SPREAD = 1 << 53
-_NOT_NOW = {"log.initial.task.delay.ms": INT64_MAX // 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,10 @@ def restore(
         new_directory(target, StoreError) as new,
         named_os_errors(f"restoring {source} to {target}"),
     ):
-        built = new.workspace / "store"
+        built = new.workspace
         copy_closed_store(source, built, progress=progress)
         write_meta_properties(built, identity)
-        with as_if_in({built: target}), opened_parts(built, _NOT_NOW) as parts:
+        with as_if_in({built: target}), opened_parts(built) as parts:
             first_producer_id = parts.files.producer_ids.pass_over(
                 _IDS_PASSED_MIN + secrets.randbelow(_IDS_SPREAD)
             )

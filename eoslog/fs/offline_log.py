@@ -29,6 +29,7 @@ _TERMINATOR_BYTES = 17
 _BATCH_BYTES_MAX = 1 << 31
 _OFFSETS_AHEAD_MAX = 1 << 31
 _BLOCK_BYTES = 1 << 20
+_READ_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,42 @@ class OfflineLog:
 def base_offset_of(path: Path) -> int:
     """The offset that a segment is named by."""
     return int(path.name[:20])
+
+
+def is_whole_segment(path: Path, end_offset: int) -> bool:
+    """Return True if a sealed segment's file has whole batches alone, up to an offset."""
+    offset = base_offset_of(path)
+    with named_os_errors(f"reading {path}"), open(path, "rb", opener=open_regular) as file:
+        left = b""
+        while block := file.read(_READ_BYTES):
+            data = left + block
+            whole_bytes = _whole_bytes(data)
+            left = data[whole_bytes:]
+            if len(left) > _BATCH_BYTES_MAX:
+                return False
+            try:
+                headers = iter_batches(data[:whole_bytes])
+            except CorruptRecordError:
+                return False
+            for header in headers:
+                if header.base_offset < offset:
+                    return False
+                offset = header.last_offset + 1
+    return not left and offset <= end_offset
+
+
+def _whole_bytes(data: bytes) -> int:
+    """Return how many bytes the batches take that are whole by their lengths."""
+    position = 0
+    while len(data) - position >= BATCH_FRONT.size:
+        _, length = BATCH_FRONT.unpack_from(data, position)
+        batch_bytes = length + BATCH_FRONT.size
+        if batch_bytes < _HEADER_BYTES:
+            return len(data)  # It is none: its check says so.
+        if batch_bytes > len(data) - position:
+            break
+        position += batch_bytes
+    return position
 
 
 class _FileBytes:

@@ -58,7 +58,7 @@ def copy_store(
     may_link: Callable[[Path], bool] = _no_file,
     count: Callable[[int], object] = _not_counted,
 ) -> None:
-    """Copy the directory to one that is not there yet; its parent is.
+    """Copy the directory to one that is empty, or not there yet; its parent is.
 
     Directories in `leaves_out` are not copied. Files for which `may_link` is True are linked where
     the file system can do that. `count` is called with the size of each file that is there. Nothing
@@ -89,7 +89,7 @@ class _Copy:
         self._names: dict[tuple[int, int], Path] = {}  # Of files with several names.
 
     def directory(self, source: Path, target: Path) -> None:
-        target.mkdir(DIRECTORY_MODE)
+        target.mkdir(DIRECTORY_MODE, exist_ok=True)
         for path in sorted(source.iterdir()):
             if path in self._leaves_out:
                 continue
@@ -117,7 +117,7 @@ class _Copy:
         if older is not target:
             os.link(older, target)
             return
-        if self._may_link(source) and _linked(source, target):
+        if self._may_link(source) and link_if_possible(source, target):
             return
         free = shutil.disk_usage(self._place).free
         if found.st_blocks * 512 > free:
@@ -130,7 +130,7 @@ class _Copy:
         shutil.copystat(source, target)
 
 
-def _linked(source: Path, target: Path) -> bool:
+def link_if_possible(source: Path, target: Path) -> bool:
     """Link a file; False where the file system cannot, or the file has too many names."""
     try:
         os.link(source, target)

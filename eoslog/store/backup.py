@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -46,6 +47,7 @@ from eoslog.fs.identity_files import (
 from eoslog.fs.new_directory import new_directory
 from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
+from eoslog.inspect.store_copy import link_if_possible
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
 from eoslog.staging.commit import StagedCommits
@@ -58,12 +60,11 @@ from eoslog.storage.partition_directory import (
 )
 from eoslog.storage.topic_registry import TopicDescription, parse_entries
 from eoslog.storage.topics_file import Entry, read_entries, write_entries
+from eoslog.store.earlier_copy import EarlierCopy
 from eoslog.store.files import StoreFiles
 
 _log = logging.getLogger(__name__)
 
-# While the copy is recovered nothing of it is deleted.
-_NOT_NOW = {"log.initial.task.delay.ms": INT64_MAX // 1_000_000_000}
 _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _SNAPSHOT_SUFFIX = ".snapshot"
 # A lock that is not waited for is looked at so often.
@@ -77,17 +78,20 @@ Progress = Callable[[int, int], object]
 class StoreBackup:
     """Result of a backup.
 
-    `copied_bytes` is the size of the segments that were copied. `held_ms` is the longest time for
-    which appends had to wait. `damage` says what is lost or damaged in the store, and so in the
-    copy.
+    `copied_bytes` and `linked_bytes` are sizes of segments: of those that were copied, and of those
+    whose files the store or the earlier copy has too. `held_ms` is the longest time for which
+    appends had to wait. `damage` says what is lost or damaged in the store, and so in the copy;
+    `damaged_earlier` are broken files of the earlier copy, which were copied from the store.
     """
 
     path: Path
     topics: int
     partitions: int
     copied_bytes: int
+    linked_bytes: int
     held_ms: float
     damage: tuple[str, ...] = ()
+    damaged_earlier: tuple[Path, ...] = ()
 
 
 class BackedUp(Protocol):
@@ -107,21 +111,25 @@ class _Segment(NamedTuple):
 class _Log(NamedTuple):
     """One log as it was at the instant: its segments, oldest first, and where it begins and ends.
 
-    `recovery_point`: what is below needs no recovery in the copy. Bounds are None where the store
-    does not know them.
+    `recovery_point`: what is below needs no recovery in the copy. `synced_offset`: what is below is
+    on disk. Bounds are None where the store does not know them.
     """
 
     segments: list[_Segment]
     log_start_offset: int | None
     log_end_offset: int | None
     recovery_point: int | None
+    synced_offset: int
 
 
 def back_up(
     parts: BackedUp,
     destination: Path,
+    *,
+    link: bool,
+    earlier: Path | None,
     progress: Progress | None,
-    opened_copy: Callable[[Path, Mapping[str, object]], AbstractContextManager[BackedUp]],
+    opened_copy: Callable[[Path], AbstractContextManager[BackedUp]],
 ) -> StoreBackup:
     """Back up an open store; see `Store.backup`. `opened_copy` opens a store for a block."""
     root = parts.files.paths.root
@@ -129,43 +137,58 @@ def back_up(
         target, source = destination.resolve(), root.resolve()
     if target == source or source in target.parents or target in source.parents:
         raise StoreError(f"destination {target} and store {source} must not contain each other")
+    shared = None if earlier is None else EarlierCopy(earlier, root)
     with (
         new_directory(target, StoreError) as new,
         named_os_errors(f"backing up {root} to {target}"),
     ):
-        backup = _Backup(parts, StorePaths(new.workspace), progress)
+        backup = _Backup(parts, StorePaths(new.workspace), progress, link=link, earlier=shared)
         backup.copy()
         with as_if_in({new.workspace: target}):
             backup.recover(opened_copy)
         new.publish(new.workspace)
     _log.info(
-        "%s: backed up to %s: %d partitions, %d bytes; appends waited for %.3f ms",
-        *(root, target, backup.partitions, backup.copied_bytes, backup.held_ns / 1e6),
+        "%s: backed up to %s: %d partitions, %d bytes, %d shared; appends waited for %.3f ms",
+        *(root, target, backup.partitions, backup.copied_bytes, backup.linked_bytes),
+        backup.held_ns / 1e6,
     )
     return StoreBackup(
         target,
         backup.topics,
         backup.partitions,
         backup.copied_bytes,
+        backup.linked_bytes,
         backup.held_ns / 1e6,
         tuple(backup.damage),
+        () if shared is None else tuple(shared.damaged),
     )
 
 
 class _Backup:
     """The making of one copy in the directory `copy`."""
 
-    def __init__(self, parts: BackedUp, copy: StorePaths, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        parts: BackedUp,
+        copy: StorePaths,
+        progress: Progress | None,
+        *,
+        link: bool,
+        earlier: EarlierCopy | None,
+    ) -> None:
         self._files = parts.files
         self._staged = parts.staged
         self._paths = parts.files.paths
         self._copy = copy
         self._progress = progress
+        self._link = link
+        self._earlier = earlier
         self._total_bytes = 0
         # Topics with their entries, and logs, of the instant.
         self._entries: dict[str, Entry] = {}
         self._logs: dict[TopicPartition, _Log] = {}
-        self.copied_bytes = self.topics = self.partitions = self.held_ns = 0
+        self.copied_bytes = self.linked_bytes = 0
+        self.topics = self.partitions = self.held_ns = 0
         self.damage: list[str] = []
 
     # The source.
@@ -234,12 +257,14 @@ class _Backup:
                     found[where] = _Log(segments, *self._checkpointed(where))
         return found
 
-    def _checkpointed(self, where: TopicPartition) -> tuple[int | None, int | None, int | None]:
+    def _checkpointed(
+        self, where: TopicPartition
+    ) -> tuple[int | None, int | None, int | None, int]:
         checkpoints = self._files.checkpoints
         # A log that came from elsewhere, and was not opened yet, is unknown in the copy too.
         start = checkpoints.log_start_offset(where) if checkpoints.knows_start_of(where) else None
         point = checkpoints.recovery_point(where) if checkpoints.knows(where) else None
-        return start, point, point
+        return start, point, point, point or 0
 
     def _is_open(self, where: TopicPartition, topic: TopicDescription) -> bool:
         state = page_of(self._paths, where)
@@ -331,17 +356,48 @@ class _Backup:
             raise CorruptRecordError(str(path), 0, "the file is gone")
         # Nothing below the end is torn, and all of it is synced before the copy has its name.
         point = end.recovery_point if end.failed else end.log_end_offset
-        return _Log(segments, end.log_start_offset, end.log_end_offset, point)
+        start, end_offset = end.log_start_offset, end.log_end_offset
+        return _Log(segments, start, end_offset, point, end.recovery_point)
 
     def _copy_logs(self) -> None:
         for where, log in self._logs.items():
             source, target = self._paths.partition(where), self._copy.partition(where)
             make_directories(target)
-            write_partition_metadata(target, self._entries[where.topic]["topic_id"], sync=False)
-            for one in log.segments:
-                name = f"{one.base_offset:020d}.log"
-                self._copy_segment(source / name, target / name, one.size_bytes)
+            topic_id = self._entries[where.topic]["topic_id"]
+            write_partition_metadata(target, topic_id, sync=False)
+            for one, following in zip_longest(log.segments, log.segments[1:]):
+                end = None if following is None else following.base_offset
+                path = source / f"{one.base_offset:020d}.log"
+                shared = self._shared(where, topic_id, path, end, log.synced_offset)
+                if shared is not None and link_if_possible(shared, target / path.name):
+                    self.linked_bytes += one.size_bytes
+                    self._report()
+                else:
+                    self._copy_segment(
+                        path, target / path.name, one.size_bytes, sealed=end is not None
+                    )
             self._copy_beside(source, target, log)
+
+    def _shared(
+        self,
+        where: TopicPartition,
+        topic_id: str,
+        path: Path,
+        end_offset: int | None,
+        synced_offset: int,
+    ) -> Path | None:
+        """Return the file that a segment's can be a link to; None if it has to be copied.
+
+        A sealed one is written to no more: an append goes to the active segment, which is always
+        copied, a recovery begins at the synced offset, and a file with two names is no spare.
+        """
+        if end_offset is None or where.topic in INTERNAL_TOPICS:
+            return None
+        if self._link and end_offset <= synced_offset:
+            return path
+        if self._earlier is not None:
+            return self._earlier.find(where, topic_id, path, end_offset)
+        return None
 
     def _copy_beside(self, source: Path, target: Path, log: _Log) -> None:
         """Copy what is not derived, and the indexes of sealed segments, which do not change."""
@@ -354,9 +410,13 @@ class _Backup:
                 with suppress(FileNotFoundError):  # A newer snapshot took its place.
                     self._copy_file(path, target / path.name, None)
 
-    def _copy_segment(self, source: Path, target: Path, size_bytes: int) -> None:
+    def _copy_segment(self, source: Path, target: Path, size_bytes: int, *, sealed: bool) -> None:
         if size_bytes:
             self._copy_file(source, target, size_bytes)
+            if sealed:
+                # By its time a later backup knows that it is the same.
+                changed_ns = source.stat().st_mtime_ns
+                os.utime(target, ns=(changed_ns, changed_ns))
         else:
             # A staged file may take the place of an empty one.
             FileDescriptor(target, os.O_WRONLY | os.O_CREAT, FILE_MODE).close()
@@ -380,8 +440,12 @@ class _Backup:
 
     def _count(self, byte_count: int) -> None:
         self.copied_bytes += byte_count
+        self._report()
+
+    def _report(self) -> None:
         if self._progress is not None:
-            self._progress(min(self.copied_bytes, self._total_bytes), self._total_bytes)
+            done = self.copied_bytes + self.linked_bytes
+            self._progress(min(done, self._total_bytes), self._total_bytes)
 
     # The copy.
 
@@ -407,10 +471,10 @@ class _Backup:
 
     def recover(
         self,
-        opened_copy: Callable[[Path, Mapping[str, object]], AbstractContextManager[BackedUp]],
+        opened_copy: Callable[[Path], AbstractContextManager[BackedUp]],
     ) -> None:
         """Open the copy and each log in it, and close it cleanly."""
-        with opened_copy(self._copy.root, _NOT_NOW) as parts:
+        with opened_copy(self._copy.root) as parts:
             partitions = parts.files.partitions
             for where in self._logs:
                 partitions.find_of_any_topic(where)

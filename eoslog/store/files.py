@@ -97,6 +97,7 @@ class OpeningMode:
 
 AS_USUAL = OpeningMode()
 AS_LEFT = OpeningMode(in_background=False, leaves_open=True)
+TO_RECOVER = OpeningMode(in_background=False)
 TO_READ = OpeningMode(in_background=False, reads_only=True)
 
 

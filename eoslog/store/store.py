@@ -60,8 +60,8 @@ from eoslog.store.backup import StoreBackup, back_up
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import ConsistentSnapshots
 from eoslog.store.files import (
-    AS_LEFT,
     AS_USUAL,
+    TO_RECOVER,
     OpeningMode,
     StoreFiles,
     errors_of,
@@ -866,7 +866,12 @@ class Store:
         return gather(self._files, self._checkpointer.metrics()["error_count"])
 
     def backup(
-        self, destination: str | os.PathLike[str], *, progress: BackupProgress | None = None
+        self,
+        destination: str | os.PathLike[str],
+        *,
+        link: bool = False,
+        earlier: str | os.PathLike[str] | None = None,
+        progress: BackupProgress | None = None,
     ) -> StoreBackup:
         """Copy the store as it is at one instant, while all its processes go on; durable on return.
 
@@ -879,8 +884,14 @@ class Store:
         ----------
         destination : str or PathLike
             A directory that does not exist, or is empty.
+        link : bool
+            Make sealed and synced segments of users' topics hard links, which take no space. They
+            share the disk's faults with the store. Copied where the file system cannot.
+        earlier : str or PathLike, optional
+            An earlier backup of this store: segments that have not changed since are hard links to
+            its files, once these are verified.
         progress : callable, optional
-            Called with the bytes copied and the total.
+            Called with the bytes done and the total.
 
         Raises
         ------
@@ -891,14 +902,22 @@ class Store:
             The disk refuses.
         CorruptRecordError
             A file of the store is gone, or cannot be recovered.
-        StoreError, ValueError, TypeError
-            The destination holds something, or an argument is wrong.
+        StoreError, NotAStoreError, ValueError, TypeError
+            The destination holds something, `earlier` is no backup of this store, or an argument is
+            wrong.
         """
         self._check_writable()
         if progress is not None:
             check_synchronous(progress, "progress")
         target = path_of(destination, "destination")
-        return back_up(parts_of(self), target, progress, opened_parts)
+        return back_up(
+            parts_of(self),
+            target,
+            link=link,
+            earlier=None if earlier is None else path_of(earlier, "earlier"),
+            progress=progress,
+            opened_copy=opened_parts,
+        )
 
     def flush(self) -> None:
         """Sync everything that any process of the store has appended so far. All partitions are
@@ -1117,16 +1136,19 @@ def parts_of(store: Store) -> StoreParts:
 
 @contextmanager
 def opened_parts(
-    path: Path, config: Mapping[str, object] | None, *, create: bool = False, as_left: bool = False
+    path: Path,
+    config: Mapping[str, object] | None = None,
+    *,
+    create: bool = False,
+    mode: OpeningMode = TO_RECOVER,
 ) -> Iterator[StoreParts]:
     """Open a store that no other process knows, as a rule a copy, and give its parts. It is closed
     at the end, and after an error given up.
 
-    With `as_left` the transactions that its last processes left open are not aborted, nothing is
-    done in the background, and nothing is synced but by the close.
+    With `AS_LEFT` the transactions that its last processes left open are not aborted, and nothing
+    is synced but by the close.
     """
-    durability: Durability | None = "process" if as_left else None
-    mode = AS_LEFT if as_left else AS_USUAL
+    durability: Durability | None = "process" if mode.leaves_open else None
     store = Store(path, config, mode)._open(create, durability, lambda _: None)
     try:
         yield parts_of(store)

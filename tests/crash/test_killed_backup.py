@@ -1,4 +1,4 @@
-"""A backup that is killed leaves no directory that opens as a store, and holds nothing up."""
+"""A backup or restore that is killed leaves nothing that opens as a store, and holds nothing up."""
 
 import os
 import signal
@@ -11,9 +11,11 @@ from stores import QUIET, values_of
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import NotAStoreError
+from eoslog.exchange import restore  # The module.
 from eoslog.fs import new_directory
 from eoslog.store import backup as module
 from eoslog.store.store import engine_of
+from eoslog.transactions import producer_ids
 
 pytestmark = pytest.mark.crash
 T0 = TopicPartition("t", 0)
@@ -83,6 +85,39 @@ def test_nothing_of_it_is_a_store(tmp_path, death):
         with eoslog.open(tmp_path / name, config=QUIET) as of_then:
             assert of_then.verify() == []
             assert values_of(of_then, "t")[-11:-1] == VALUES[30:] or name == "copy"
+
+
+DEATHS_OF_RESTORES = {
+    "RS1": Kill(restore, "copy_closed_store", when="after"),
+    "RS2": Kill(restore, "write_meta_properties", when="after"),
+    "RS3, open": Kill(producer_ids.ProducerIds, "pass_over", when="after"),
+    "RS3": Kill(restore, "remove_kept_journals", when="after"),
+    "RS4, synced": Kill(new_directory, "check_free", nth=2),
+    "RS4, named": Kill(new_directory, "sync_directory"),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS_OF_RESTORES.values(), ids=DEATHS_OF_RESTORES.keys())
+def test_a_killed_restore_leaves_no_store(tmp_path, death):
+    path, copy, restored = (tmp_path / name for name in ("store", "copy", "restored"))
+    with eoslog.open(path, create=True, config=QUIET, durability="process") as store:
+        store.create_topic("t")
+        engine_of(store).partition("t", 0).append_columns(VALUES)
+        store.backup(copy)
+
+    def die_restoring() -> None:
+        death.arm()
+        eoslog.restore(copy, restored)
+
+    assert dies_in_child(die_restoring)
+    named = death is DEATHS_OF_RESTORES["RS4, named"]
+    assert stores_beside(path) == ["copy", *(["restored"] if named else []), "store"]
+    if not named:
+        eoslog.restore(copy, restored)
+    assert {one.name for one in tmp_path.iterdir()} == {"store", "copy", "restored"}
+    with eoslog.open(restored, config=QUIET) as again:
+        assert values_of(again, "t") == VALUES
+        assert again.verify() == []
 
 
 def test_what_another_one_builds_is_left_alone(tmp_path):
