@@ -22,6 +22,7 @@ cdef class ClientTransaction:
     cdef readonly object state_partition     # The coordinator's own; changes with each transaction.
     cdef dict _others                        # Partitions written to other than by send().
     cdef public int64_t timeout_ms           # How old the open transaction may become.
+    cdef public bint logs                    # Each begin and commit, by log_begin and log_commit.
     cdef public object end_refusal           # Why the user may not end it now; None as a rule.
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of the touched buffers, whose partitions it knows.
@@ -31,6 +32,7 @@ cdef class ClientTransaction:
     cdef int begin(self) except -1
     cdef int _commit(self) except -1
     cdef tuple _commit_entry(self, list pairs)
+    cdef int _log_commit(self) except -1
     cdef int _wait_to_begin(self) except -1
     cdef int _take_entry(self) except -1
     cdef int _give_entry(self) except -1

@@ -72,6 +72,7 @@ cdef class ClientTransaction:
         self._others = {}
         self.timeout_ms = NEVER_MS
         self.end_refusal = None
+        self.logs = False
         self._registered = False
         self._registered_count = 0
 
@@ -97,6 +98,8 @@ cdef class ClientTransaction:
         self._step(self._open)
         self.accumulator._takes_records = self.accumulator.refusal is None
         self.accumulator._first_ms = -1
+        if self.logs:
+            self.log_begin()
         return 0
 
     cdef int _commit(self) except -1:
@@ -131,11 +134,21 @@ cdef class ClientTransaction:
             # It may fail with some of it in the log: then an abort has to end that there.
             self._registered = True
             answer = self._entry.commit(self.producer_id, self.producer_epoch, pairs)
+            if self.logs:
+                self._log_commit()
             if self._entry.completion_error is not None:
                 self.complete_entry()
         finally:
             self._give_entry()
         return answer
+
+    cdef int _log_commit(self) except -1:
+        cdef list parts = []
+        for one in self.accumulator._listed:
+            parts.append(self._pair(<PartitionBuffer>one)[1])
+        parts.extend(self._others)
+        self.log_commit(parts)
+        return 0
 
     cdef int _wait_to_begin(self) except -1:
         """Before the first record of a transaction, and before its id's lock: a snapshot may hold
@@ -373,6 +386,14 @@ cdef class ClientTransaction:
 
     def abort_after(self, error):
         """Abort what is open, if anything is, because of an error that is raised on."""
+        raise NotImplementedError
+
+    def log_begin(self):
+        """Log that a transaction begins."""
+        raise NotImplementedError
+
+    def log_commit(self, parts):
+        """Log that the transaction is committed, over these partitions."""
         raise NotImplementedError
 
     def leave_block(self):

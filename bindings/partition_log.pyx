@@ -1,6 +1,7 @@
 # cython: language_level=3
 """One partition's log for Python: appends, syncs and maintenance over an opened log."""
 
+import logging
 import os
 from contextlib import suppress
 
@@ -46,10 +47,16 @@ from eoslog.native.log_roll cimport log_roll
 from eoslog.native.partition_log cimport (
     deleted_segments_free, deleted_segments_waiting, log_end,
 )
-from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_TRANSACTIONAL, BatchHeader, BatchIdentity, batch_header_load,
+)
 from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare
-from eoslog.native.status cimport STATUS_OK, Fault, Status
+from eoslog.native.status cimport (
+    STATUS_FENCED, STATUS_OK, STATUS_SEQUENCE_GAP, Fault, Status,
+)
+
+_log = logging.getLogger(__name__)
 
 
 @cython.final
@@ -69,6 +76,24 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     result.timestamp_ms = outcome.timestamp
     result.duplicate = outcome.duplicate_count == outcome.record_count
     return result
+
+
+cdef int note_verdict(
+    PartitionLog log, Status status, const Fault* fault, const AppendOutcome* outcome,
+    int64_t producer_id, int producer_epoch, int64_t base_sequence
+) except -1:
+    """Log what a log drops as a duplicate, or refuses for its epoch or sequence."""
+    if status >= 0:
+        _log.debug(
+            "%s-%d: producer id %d, epoch %d, sequence %d: %d records are a duplicate of those up "
+            "to offset %d", log.topic, log.partition, producer_id, producer_epoch, base_sequence,
+            outcome.duplicate_count, outcome.last_offset)
+    elif status == STATUS_FENCED or status == STATUS_SEQUENCE_GAP:
+        _log.debug(
+            "%s-%d: producer id %d, epoch %d, sequence %d: refused, %s (got %d, expected %d)",
+            log.topic, log.partition, producer_id, producer_epoch, base_sequence,
+            fault.reason.decode(), fault.actual, fault.expected)
+    return 0
 
 
 def count_deleted():
@@ -133,6 +158,9 @@ cdef class PartitionLog(LogTransactions):
                 status = log_append_columns(
                     &self._log, &opened.columns, stamp, batch_records_max, batch_bytes_max,
                     &outcome, &fault)
+            if status < 0 or outcome.duplicate_count:
+                note_verdict(self, status, &fault, &outcome, stamp.producer_id,
+                             stamp.producer_epoch, base_sequence)
             if status >= 0:
                 return make_result(&outcome)
             try:
@@ -153,6 +181,7 @@ cdef class PartitionLog(LogTransactions):
         # A copy unless it is bytes: it must not change between the checksum and the write.
         cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
         cdef AppendOutcome outcome
+        cdef BatchHeader header
         cdef Fault fault
         cdef Status status
         self._check_open()
@@ -164,6 +193,11 @@ cdef class PartitionLog(LogTransactions):
             with nogil:
                 status = log_append_batch(
                     &self._log, &whole[0], whole.shape[0], verified, &outcome, &fault)
+            if outcome.duplicate_count or status == STATUS_FENCED or (
+                    status == STATUS_SEQUENCE_GAP):
+                batch_header_load(&whole[0], &header)
+                note_verdict(self, status, &fault, &outcome, header.producer_id,
+                             header.producer_epoch, header.base_sequence)
             if status >= 0:
                 return make_result(&outcome)
             self._before_repeat(status, &fault, "")
@@ -197,6 +231,9 @@ cdef class PartitionLog(LogTransactions):
                     &self._log, accumulator._buffer, accumulator._used_bytes, transactional,
                     &outcome, &fault)
             accumulator._busy = False
+            if status < 0 or outcome.duplicate_count:
+                note_verdict(self, status, &fault, &outcome, producer_id, <int>producer_epoch,
+                             base_sequence)
             if status >= 0:
                 accumulator.reset()
                 accumulator.base_offset = outcome.base_offset

@@ -8,6 +8,8 @@ unless a disk was full. Where a log asks for the row of a producer, or to be rea
 callbacks do that, with `lock` held, and the call goes on from where it stopped.
 """
 
+import logging
+
 from eoslog import errors
 
 # Parts of this module's interface.
@@ -52,6 +54,9 @@ from eoslog.native.transaction_state cimport TransactionPart as NativePart
 
 cdef enum:
     BATCHES_ON_STACK = 8
+
+
+_log = logging.getLogger(__name__)
 
 
 class ProducerIdNeeded(Exception):
@@ -496,6 +501,9 @@ cdef class TransactionEntry(KnownTransaction):
 
     def _fenced(self, producer_id, producer_epoch):
         counter_add(self._txn.state_log.counts, COUNTER_REFUSED_EPOCHS, 1)
+        _log.debug("transactional id %r: producer id %d, epoch %d: refused, the newest is producer "
+                   "id %d, epoch %d", self.transactional_id, producer_id, producer_epoch,
+                   self.producer_id, self.producer_epoch)
         return errors.ProducerFencedError(
             f"{self.transactional_id!r}: epoch {producer_epoch} of producer id {producer_id} is "
             f"not the current one, {self.producer_epoch} ({self.state})")

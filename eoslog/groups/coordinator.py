@@ -382,3 +382,10 @@ def _log_change(
             sum(len(member.assigned) for member in after.members),
             "no member is left" if not new else f"state {after.state}",
         )
+    if _log.isEnabledFor(logging.DEBUG):
+        for member in after.members:
+            _log.debug(
+                "group %r: generation %d: member %s is assigned %s, gives up %s",
+                *(group, after.generation, member.member_id),
+                *(sorted(map(str, member.assigned)), sorted(map(str, member.to_give_up))),
+            )

@@ -5,6 +5,7 @@ its coordinator's entry, then a partition's.
 """
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Never, TypeVar
 
@@ -50,6 +51,8 @@ from eoslog.producer.transaction_states import (
 )
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.owner import TransactionOwner, timed_out
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = ClientState
@@ -205,6 +208,7 @@ class TransactionManager(ClientTransaction):
         if self.state is not S.INITIALIZING:
             self.move(S.INITIALIZING)
         owner = TransactionOwner.here()
+        self.logs = _log.isEnabledFor(logging.DEBUG)  # It is not asked for each transaction.
         try:
             found = self._coordinator.init(
                 self.transactional_id, self.timeout_ms, owner=owner, keep_prepared=keep_prepared
@@ -373,6 +377,22 @@ class TransactionManager(ClientTransaction):
         target = offsets_of_groups.target_of(group, prepared, part, topics_count)
         if target is not None:
             self._targets.keep(group, topic_ids, target)
+
+    # What it logs.
+
+    def log_begin(self) -> None:
+        _log.debug(
+            "transactional id %r: a transaction of producer id %d, epoch %d, begins",
+            *(self.transactional_id, self.producer_id, self.producer_epoch),
+        )
+
+    def log_commit(self, parts: list[TransactionPart | UnifiedLog]) -> None:
+        _log.debug(
+            "transactional id %r: the transaction of producer id %d, epoch %d, over %s is "
+            "committed",
+            *(self.transactional_id, self.producer_id, self.producer_epoch),
+            ", ".join(f"{one.topic}-{one.partition}" for one in parts),
+        )
 
     # Its ends.
 

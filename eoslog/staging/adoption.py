@@ -5,6 +5,7 @@ the last sequence of a file's producer id shows which of its batches a partition
 """
 
 import errno
+import logging
 import mmap
 import os
 import stat
@@ -36,6 +37,8 @@ Offsets = dict[TopicPartition, tuple[int, int]]
 # The GIL is held while the CRC of a piece is computed.
 _CRC_PIECE_BYTES = 4 << 20
 # At the path, or on the way there, is no file of ours: a link, a file, a socket.
+_log = logging.getLogger(__name__)
+
 _NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
@@ -334,6 +337,7 @@ class HeldPartitions:
             except EoslogError:
                 continue  # No reader can open it either; the adoption raises the error.
             if partition is not None:
+                _log.debug("%s: readers are held at offset %d", where, bound)
                 partition.hold_readers(bound)
 
     def release_if_begun(self) -> None:
@@ -355,6 +359,7 @@ class HeldPartitions:
             with _deletions_named(where, partition, self._find):
                 partition.hold_readers()
                 bounds[where] = partition.visible_end
+            _log.debug("%s: readers are held at offset %d", where, bounds[where])
         return bounds
 
     def find(self, where: TopicPartition) -> UnifiedLog | None:
@@ -394,6 +399,7 @@ class HeldPartitions:
     def release(self) -> None:
         """Release the readers of all partitions."""
         for partition in self._there():
+            _log.debug("%s: readers are released", partition.topic_partition)
             partition.release_readers()
 
     def _there(self) -> list[UnifiedLog]:
@@ -469,16 +475,20 @@ def adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, 
     where = one.file.topic_partition
     partition = held.find(where)
     if partition is None or _holds_all_of(partition, one):
+        why = "its topic was deleted" if partition is None else f"{where} holds it"
+        _log.debug("%s: nothing is adopted: %s", one.path, why)
         return -1, 0
+    how = "became a segment of"
     try:
+        adopted = None
         if one.is_large:
             adopted = partition.adopt_file(
                 one.path, one.file.bytes, one.file.producer_id, checked=checked
             )
-            if adopted is not None:
-                return adopted
-        with _mapped(one) as staged:
-            return partition.adopt(staged, one.file.producer_id)
+        if adopted is None:
+            how = "was copied to"
+            with _mapped(one) as staged:
+                adopted = partition.adopt(staged, one.file.producer_id)
     except CorruptRecordError as error:
         if error.path:
             raise
@@ -487,6 +497,8 @@ def adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, 
         if held.find(where) is None:
             return -1, 0
         raise
+    _log.debug("%s: %s %s at offset %d, %d records", one.path, how, where, *adopted)
+    return adopted
 
 
 def _holds_all_of(partition: UnifiedLog, one: JobFile) -> bool:

@@ -13,6 +13,7 @@ Order of locks: the one of this class comes first, before all others that proces
 store's, then a partition's.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -66,6 +67,8 @@ from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION
 
 # A job of another process may take minutes.
+_log = logging.getLogger(__name__)
+
 LOCK_TIMEOUT_S = 600.0
 # Interval between attempts to complete a job, if no other job is committed in between.
 RETRY_S = 30.0
@@ -460,6 +463,10 @@ class StagedCommits:
                 held.release()
             raise
         pending.record, pending.decided = decided, True
+        _log.debug(
+            "application %r: version %d is decided: %d files, the offsets of %d groups",
+            *(record.app_id, version, len(files), len(offsets)),
+        )
         return pending
 
     def _check_room(self, files: Sequence[JobFile]) -> None:

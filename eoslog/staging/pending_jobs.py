@@ -238,6 +238,7 @@ class PendingJobs:
         held = HeldPartitions(self._engine.find_partition, topic_ids, bounds)
         pending = PendingJob(record, held, decided=True, of_others=True)
         self.by_name[record.name] = pending
+        _log.debug("application %r: its decided job is taken up", record.app_id)
         self._hold_again(pending)
 
     def _hold_again(self, pending: PendingJob) -> None:
@@ -270,6 +271,10 @@ class PendingJobs:
             if pending.deciding is not None:
                 # Its record may be in the log, but no caller got the answer. Nothing of it was
                 # adopted, so the record before it, written again, takes the decision back.
+                _log.debug(
+                    "application %r: a decision that was interrupted is taken back",
+                    pending.record.app_id,
+                )
                 pending.record.write(self._state_log)
             self.drop(pending)
             return
@@ -345,6 +350,12 @@ class PendingJobs:
                 f"version {record.version} of application {record.app_id!r} is decided, but not "
                 f"completely in the log yet: {str(error) or type(error).__name__}"
             ) from error
+        _log.debug(
+            "application %r: version %s is complete: %s",
+            *(record.app_id, record.version),
+            ", ".join(f"{where} {first}-{last}" for where, (first, last) in offsets.items())
+            or "nothing was left to be adopted",
+        )
         del self.by_name[record.name]
         try:
             self._leftovers.leave(job, str(record.run_id))

@@ -147,12 +147,18 @@ def replay_journals(
     count = 0
     for path in files:
         for half in kept.pop(path, None) or halves_of(path):
+            _log.debug(
+                "%s: a half of epoch %d has %d records with %d ranges",
+                *(path, *half.end, len(half.ranges)),
+            )
             for ranges in _by_segment(half.ranges):
                 topic = names.get(ranges[0].topic_id)
                 if topic is not None and 0 <= ranges[0].partition < topic.partitions:
                     where = TopicPartition(topic.name, ranges[0].partition)
                     target.write(where, half, ranges)
                     count += len(ranges)
+                else:
+                    _log.debug("%s: %d ranges are of a topic that was deleted", path, len(ranges))
     target.sync()
     remove_journals(paths)
     if count:
@@ -192,7 +198,12 @@ class _Target:
             try:
                 descriptor = FileDescriptor(path, flags, FILE_MODE)
             except FileNotFoundError:
+                _log.debug("%s: %d ranges are of a segment that was deleted", path, len(ranges))
                 return
+            _log.debug(
+                "%s: %d ranges up to offset %d are written back",
+                *(path, len(ranges), max(one.end_offset for one in ranges)),
+            )
             self._written[path] = None
             with descriptor:
                 _write_all(descriptor.fileno(), half, ranges)

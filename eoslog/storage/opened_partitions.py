@@ -615,6 +615,7 @@ class OpenedPartitions:
                 unknown = self._opener.holes.is_unknown(topic, where)
                 clean = where not in self._unrecovered and not unknown
                 began_s = time.monotonic()
+                recovery_point = self._opener.checkpoints.recovery_point(where)
                 partition = self._opener.open(
                     topic, where, self.config_of(topic), clean=clean, opening=opening
                 )
@@ -622,6 +623,15 @@ class OpenedPartitions:
                     with named_os_errors(f"opening {where}"):
                         self._opener.holes.look(topic, where, partition.log)
                 self._restore(partition, clean)
+                _log.debug(
+                    "%s: opened, offsets %d to %d: %s",
+                    *(where, partition.log_start_offset, partition.log_end_offset),
+                    "other processes have it open"
+                    if partition.attached
+                    else "it was closed cleanly"
+                    if clean
+                    else f"verified from recovery point {recovery_point} on",
+                )
                 if not clean and not partition.attached:
                     self._opener.counters.add("partitions_recovered")
                     self._opener.counters.add("cut_bytes", partition.cut_bytes)

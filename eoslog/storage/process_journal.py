@@ -273,6 +273,9 @@ class ProcessJournal:
         try:
             self.journal.take_file(taken.file, synced, journal_id, half_bytes)
             self._before, self._current = self._current, taken
+            _log.debug(
+                "%s: the commit journal from now on, halves of %d bytes", taken.path, half_bytes
+            )
         finally:
             if not self._stopped:
                 self.journal.start()
@@ -301,7 +304,11 @@ class ProcessJournal:
                 except EoslogError as error:
                     self._warn(error)
             with named_os_errors(f"retiring a half of {self.path}"):
-                all_done &= self.journal.empty(half)
+                emptied = self.journal.empty(half)
+                all_done &= emptied
+            _log.debug(
+                "%s: half %d %s", self.path, half, "is retired" if emptied else "is not synced yet"
+            )
         return all_done
 
     def _file_of_zeros(self, path: Path, size_bytes: int) -> tuple[UnforkedFile, bool]:

@@ -381,6 +381,10 @@ class Checkpointer:
         )
         if rolled:
             watched.active_base_offset = partition.active_base_offset
+            _log.debug(
+                "%s: rolled: the active segment begins at offset %d",
+                *(partition.topic_partition, watched.active_base_offset),
+            )
             self._active[partition] = watched.active_base_offset
             self.prepare_spare(partition)
             if self._files.engine.syncs:
@@ -549,6 +553,7 @@ class Checkpointer:
                 if not self._oldest_records.may_be_released(
                     where, topic_id, directory, config, now_ms
                 ):
+                    _log.debug("%s: retention keeps all: the oldest segment is not due", where)
                     return 0
             except FileNotFoundError:
                 return 0  # The topic was deleted.
@@ -557,6 +562,10 @@ class Checkpointer:
             return 0
         start, size_bytes = partition.log_start_offset, partition.size_bytes
         deleted = apply_retention(partition, self._files.names, config, now_ms)
+        _log.debug(
+            "%s: retention.ms=%d, retention.bytes=%d of %d: %d segments go",
+            *(where, config["retention.ms"], config["retention.bytes"], size_bytes, deleted),
+        )
         if deleted:
             freed_bytes = max(0, size_bytes - partition.size_bytes)
             counters = self._files.session.counters

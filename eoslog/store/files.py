@@ -412,7 +412,14 @@ class StoreFiles:
             self.checkpoints.raise_starts(
                 {one.topic_partition: partial(one.start_without, to) for one, to in up_to.items()}
             )
-        deleted = sum(attempt(one.delete_segments, to) or 0 for one, to in up_to.items() if to)
+        deleted = 0
+        for one, to in up_to.items():
+            gone = (attempt(one.delete_segments, to) or 0) if to else 0
+            _log.debug(
+                "%s: compacted: what holds below offset %d is written again, %d segments go",
+                *(one.topic_partition, to, gone),
+            )
+            deleted += gone
         raise_first(errors)
         return deleted
 

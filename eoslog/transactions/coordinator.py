@@ -204,6 +204,12 @@ class TransactionCoordinator:
             except BaseException:
                 self.appended(touched)
                 raise
+            _log.debug(
+                "transactional id %r: the transaction of producer id %d, epoch %d, over %s is %s, "
+                "as its producer asked; producer id %d, epoch %d, come next",
+                *(entry.transactional_id, producer_id, producer_epoch, _named(touched)),
+                *("committed" if commit else "aborted", *answer),
+            )
             self._after_decision(entry, touched, before)
             self.check_not_refused(entry)
             return answer
@@ -249,6 +255,11 @@ class TransactionCoordinator:
         """Leave the decision of the open transaction to another process; see the entry's call."""
         with entry.lock:
             self._until_done(entry, lambda _: entry.prepare(producer_id, producer_epoch))
+            _log.debug(
+                "transactional id %r: the transaction of producer id %d, epoch %d, over %s is "
+                "prepared: it waits for its decision",
+                *(entry.transactional_id, producer_id, producer_epoch, _named(entry.partitions)),
+            )
 
     def complete(self, entry: TransactionEntry) -> bool:
         """Complete a decided transaction; True if it is complete now."""
@@ -500,3 +511,7 @@ class TransactionCoordinator:
     def give_back_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
         """Give back those whose markers could not be synced: the next call takes them again."""
         self._rotated.extend(rotated)
+
+
+def _named(partitions: Touched) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in partitions)

@@ -11,6 +11,7 @@ next id and epoch of a transactional id are never ones that another producer of 
 with, but where the same producer asks again for an answer that it did not get.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from eoslog.storage.producer_id_range import (
 )
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import PRODUCER_ID_BLOCK
+
+_log = logging.getLogger(__name__)
 
 BLOCK_IDS = 1000
 EPOCH_EXHAUSTED = 32_766  # The last epoch of a producer; one more fences it.
@@ -85,6 +88,7 @@ class ProducerIds:
         first = self._move_on(BLOCK_IDS)
         self._note_block(range(first, first + BLOCK_IDS))
         self._next, self._block_end = first, first + BLOCK_IDS
+        _log.debug("this process gives out the producer ids [%d, %d)", first, first + BLOCK_IDS)
 
     def _move_on(self, id_count: int) -> int:
         """Have the next block of any process begin so many ids later; where they begin."""

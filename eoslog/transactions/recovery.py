@@ -168,7 +168,15 @@ class TransactionRecovery:
             if transactional_id in self._unloaded:
                 continue
             with self._entries.locked(transactional_id) as entry:
-                if self._falls_short(entry, unrecovered, opened):
+                falls_short = self._falls_short(entry, unrecovered, opened)
+                _log.debug(
+                    "transactional id %r: found %s%s, producer id %d, epoch %d, over %d "
+                    "partitions: %s",
+                    *(transactional_id, entry.state, " and prepared" if entry.prepared else ""),
+                    *(entry.producer_id, entry.data_epoch, len(entry.partitions)),
+                    "a log ends below what it names" if falls_short else "no log lacks its data",
+                )
+                if falls_short:
                     _log.warning(
                         "transactional id %r: the commit of producer id %d, epoch %d, was under "
                         "way when the power went, and its data did not all reach the disk: it is "
@@ -286,7 +294,16 @@ class TransactionRecovery:
                     if entry.owner is None or not self._slots.alive(entry.owner):
                         self._coordinator.fence(entry, "its process is gone", "dead_process")
                 elif entry.state in PREPARE_STATES:
+                    _log.debug(
+                        "transactional id %r: decided (%s), and not complete: its markers are "
+                        "written",
+                        *(transactional_id, entry.state),
+                    )
                     self._coordinator.complete(entry)
+                elif entry.prepared:
+                    _log.debug(
+                        "transactional id %r: prepared: it waits for its decision", transactional_id
+                    )
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
                     self.left.discard(transactional_id)
         except EoslogError as error:
@@ -424,6 +441,11 @@ class TransactionRecovery:
             # One that shares its epoch with those before it may be newer than what was decided.
             may_be_newer = decision is None or not decision.newer_epoch
             if may_be_newer and self._is_known(where, producer_id, epoch, known):
+                _log.debug(
+                    "%s: the transaction of producer id %d, epoch %d, open since offset %d, is "
+                    "left to its coordinator",
+                    *(where, producer_id, epoch, found.first_offset),
+                )
                 continue
             if decision is None:
                 # It was known to be complete, if it has lost its marker with the log's end.
@@ -459,6 +481,13 @@ class TransactionRecovery:
                     found.first_offset,
                 )
                 continue
+            _log.debug(
+                "%s: the transaction of producer id %d, epoch %d, open since offset %d, gets its "
+                "marker: %s, decided at offset %d of %s-%d",
+                *(where, producer_id, epoch, found.first_offset),
+                *("commit" if decision.commit else "abort", decision.offset),
+                *(TRANSACTION_STATE_TOPIC, decision.state_partition),
+            )
             try:
                 partition.append_marker(
                     producer_id,

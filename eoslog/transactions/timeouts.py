@@ -5,6 +5,7 @@ ones wait for their decision without a limit. An id is forgotten only with nothi
 undecided; a producer that uses it later gets another producer id.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -22,6 +23,8 @@ from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.coordinator import TransactionCoordinator
 from eoslog.transactions.entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transactions.owner import timed_out
+
+_log = logging.getLogger(__name__)
 
 # Kafka's timeout of a transaction with an external decision: it never times out.
 NEVER_MS = INT32_MAX
@@ -93,6 +96,10 @@ def expire_ids(
                 settled = entry.state not in UNDECIDED_STATES
                 if settled and entry.last_update_ms <= now_ms - expiration_ms:
                     entry.expire()
+                    _log.debug(
+                        "transactional id %r: forgotten, last used %d ms ago",
+                        *(transactional_id, now_ms - entry.last_update_ms),
+                    )
                     coordinator.entries.buried(entry)
                     expired += 1
         except (CorruptRecordError, StoreInUseError, TransactionalIdNotFoundError):
