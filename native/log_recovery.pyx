@@ -43,7 +43,7 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_clear_indexes,
-    segment_cut, segment_find, segment_index_active, segment_note_batch,
+    segment_cut, segment_end_times, segment_find, segment_index_active, segment_note_batch,
     segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
     segment_times_before, segment_unload,
 )
@@ -112,7 +112,7 @@ cdef Status log_open(
     if log.segments[0].base_offset > log_start_offset:
         control_store(&log.page.log_start_offset, log.segments[0].base_offset)
     if log_active(log).foreign:
-        status = go_on_beside(log, end, out)
+        status = go_on_beside(log, clean, end, out)
         if status != STATUS_OK:
             return status
     control_store(&log.page.active_capacity_bytes, log_active(log).map_bytes)
@@ -120,9 +120,11 @@ cdef Status log_open(
     return STATUS_OK
 
 
-cdef Status go_on_beside(PartitionLog* log, int64_t end, Fault* out) noexcept nogil:
+cdef Status go_on_beside(
+    PartitionLog* log, bint clean, int64_t end, Fault* out
+) noexcept nogil:
     """In an overlay: have an active segment of the log's own after the last one of the store, or
-    in the place of an empty one.
+    in the place of an empty one. After a clean close the files of its indexes are right.
     """
     cdef Segment* last = log_active(log)
     cdef Status status
@@ -131,7 +133,11 @@ cdef Status go_on_beside(PartitionLog* log, int64_t end, Fault* out) noexcept no
             &log.page.active_capacity_bytes, log.options.segment.segment_bytes)
         return empty_segment_make_anew(log, out)
     status = log_start_segment(log, end, out)
-    return status if status != STATUS_OK else log_end_segment(log, last, out)
+    if status != STATUS_OK or not clean:
+        return status if status != STATUS_OK else log_end_segment(log, last, out)
+    segment_end_times(last)
+    last.active = False
+    return STATUS_OK
 
 
 cdef int sync_names(PartitionLog* log) noexcept nogil:

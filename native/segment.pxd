@@ -118,6 +118,7 @@ cdef Status segment_index_active(
     Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out) noexcept nogil
 cdef Status segment_store_indexes(
     Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
+cdef void segment_end_times(Segment* segment) noexcept nogil
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil
 cdef void segment_unload(Segment* segment) noexcept nogil
 cdef bint segment_close_file(Segment* segment, bint keep_map) noexcept nogil

@@ -580,6 +580,14 @@ cdef Status segment_store_indexes(
     return STATUS_OK
 
 
+cdef void segment_end_times(Segment* segment) noexcept nogil:
+    """Have the newest time of all batches in the time index: the last entry of a segment that ends.
+    """
+    if segment.max_timestamp >= 0:
+        index_file_append(&segment.time_index, segment.max_timestamp,
+                          <int32_t>(segment.max_timestamp_offset - segment.base_offset))
+
+
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil:
     """End a segment: last time index entry, index files, file cut to its batches. Not synced.
 
@@ -587,9 +595,7 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     """
     cdef Status status
     cdef int error
-    if segment.max_timestamp >= 0:
-        index_file_append(&segment.time_index, segment.max_timestamp,
-                          <int32_t>(segment.max_timestamp_offset - segment.base_offset))
+    segment_end_times(segment)
     status = segment_store_indexes(segment, directory, False, out)
     if status != STATUS_OK:
         return status

@@ -6,7 +6,6 @@ commands that need Spark are found by name.
 
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
@@ -90,6 +89,8 @@ class LazyGroup(click.Group):
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     if not value or ctx.resilient_parsing:
         return
+    from importlib.metadata import PackageNotFoundError, version  # It loads much.
+
     try:
         click.echo(f"eoslog {version('eoslog')}")
     except PackageNotFoundError:

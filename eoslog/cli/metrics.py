@@ -14,7 +14,7 @@ def metrics(settings: Settings, prometheus: bool) -> None:
     """Show offsets, lag, transactions and counts: as a table those that are not 0."""
     if prometheus and settings.as_json:
         raise click.UsageError("--prometheus and --json exclude each other")
-    with settings.open() as store:
+    with settings.read() as store:
         if prometheus:
             from eoslog.store.collector import prometheus_text
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.topic_partition import TopicPartition
@@ -42,6 +43,7 @@ MEMORY = Path("/dev/shm")
 # So much more than LMDB's file is to be free where an overlay is made.
 _ROOM_BYTES = 16 << 20
 _TRIES = 10
+_PIECE_BYTES = 1 << 16
 _LOCK_SUFFIX = ".lock"
 _LMDB_DIRECTORY, _LMDB_NAME = "lmdb", "data.mdb"
 # Of a segment; other files of a partition's directory are copied, or are left over.
@@ -241,10 +243,14 @@ def _link_tree(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a small file. A copy that fails leaves none."""
-    content = source.read_bytes()
     try:
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb") as copy:
-            copy.write(content)
+        with (
+            FileDescriptor(source, os.O_RDONLY | os.O_NONBLOCK) as data,
+            FileDescriptor(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE) as copy,
+        ):
+            while piece := os.read(data, _PIECE_BYTES):
+                while piece:
+                    piece = piece[os.write(copy, piece) :]
     except BaseException:
         target.unlink(missing_ok=True)
         raise

@@ -30,6 +30,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
     write_checkpoints,
 )
+from eoslog.fs.overlay_directories import is_in_overlay
 from eoslog.storage.unified_log import UnifiedLog
 
 # Reserved for the next log starts beyond the bytes of the present ones.
@@ -71,6 +72,8 @@ class OffsetCheckpoints:
         names = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
         self._paths = {name: store_path / name for name in names}
         self._shared = shared
+        # No other process replaces those of an overlay.
+        self._are_own = is_in_overlay(store_path)
         self._lock = ThreadLock()
         self._offsets: dict[str, Offsets] = {}
         # Of the files that were read: device, inode, time and size; None where there was none.
@@ -259,6 +262,8 @@ class OffsetCheckpoints:
             return self._offsets[name]
 
     def _load(self) -> None:
+        if self._are_own and len(self._offsets) == len(self._paths):
+            return
         for name in self._paths:
             identity = self._identity(name)
             if name not in self._offsets or (

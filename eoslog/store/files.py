@@ -64,7 +64,7 @@ from eoslog.storage.partition_directory import remove_orphan_spares
 from eoslog.storage.process_journal import ProcessJournal
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.spare_files import remove_spares
-from eoslog.storage.topic_registry import TopicRegistry
+from eoslog.storage.topic_registry import TopicRegistry, nothing_to_check
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.topics import StoreTopics
 from eoslog.transactions.admin import TransactionAdmin
@@ -201,7 +201,9 @@ class StoreFiles:
         if self.session.first:
             upgrade_topics(self.paths.state, self.state_index)
         self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
-        self.registry.check_files = self.session.check
+        # Nobody else replaces the files of an overlay.
+        check = self.session.check if self.overlay is None else nothing_to_check
+        self.registry.check_files = check
         self.durability: Durability = self.session.durability
         self.signal = AppendSignal(shared)
         self.file_hold = FileHold(self.paths.controls)
@@ -236,7 +238,7 @@ class StoreFiles:
             self.overlay.watched if self.overlay is not None else None,
         )
         self.partitions = OpenedPartitions(
-            opener, self.registry, self.session.topic_defaults, found_ids, self.session.check
+            opener, self.registry, self.session.topic_defaults, found_ids, check
         )
 
     def _make_transactions(self, found_ids: FoundProducerIds) -> None:

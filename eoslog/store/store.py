@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Never, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self, cast, overload
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
@@ -40,7 +40,6 @@ from eoslog.errors import (
 )
 from eoslog.groups.coordinator import GroupDescription
 from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
-from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.parts import ProducerParts
 from eoslog.producer.producer import Producer, ProducerInternals, notice_replacements
@@ -55,8 +54,6 @@ from eoslog.staging.source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
-from eoslog.store.backup import Progress as BackupProgress
-from eoslog.store.backup import StoreBackup, back_up
 from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
 from eoslog.store.consistent_snapshot import ConsistentSnapshots
 from eoslog.store.files import (
@@ -80,6 +77,11 @@ from eoslog.transactions.admin import (
     TransactionDescription,
     TransactionListing,
 )
+
+if TYPE_CHECKING:
+    from eoslog.inspect.store_verification import Progress
+    from eoslog.store.backup import Progress as BackupProgress
+    from eoslog.store.backup import StoreBackup
 
 _log = logging.getLogger(__name__)
 
@@ -845,7 +847,7 @@ class Store:
         self._check_open()
         return self._files.engine.producers()
 
-    def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
+    def verify(self, progress: "Progress | None" = None) -> list[dict[str, object]]:
         """Check everything that the store has on disk against its logs, internal ones too.
 
         Returns a dict of path, position_bytes and reason for each problem; [] is a sound store.
@@ -871,8 +873,8 @@ class Store:
         *,
         link: bool = False,
         earlier: str | os.PathLike[str] | None = None,
-        progress: BackupProgress | None = None,
-    ) -> StoreBackup:
+        progress: "BackupProgress | None" = None,
+    ) -> "StoreBackup":
         """Copy the store as it is at one instant, while all its processes go on; durable on return.
 
         The copy is itself a store, closed cleanly: what the death of all processes at that instant
@@ -910,6 +912,8 @@ class Store:
         if progress is not None:
             check_synchronous(progress, "progress")
         target = path_of(destination, "destination")
+        from eoslog.store.backup import back_up  # What it loads not every store needs.
+
         return back_up(
             parts_of(self),
             target,
@@ -1084,13 +1088,15 @@ class Store:
 
 def verify_counting(
     store: Store,
-    progress: Progress | None,
+    progress: "Progress | None",
     counted: Callable[[TopicPartition, int], object] | None = None,
 ) -> list[dict[str, object]]:
     """Verify a store as `Store.verify`; `counted(topic_partition, records)` is called for each."""
     store._check_open()
     if progress is not None:
         check_synchronous(progress, "progress")
+    from eoslog.inspect.store_verification import StoreVerification  # What it loads not all need.
+
     files = store._files
     found = StoreVerification(
         files.paths,

@@ -1,0 +1,78 @@
+"""What only reads writes nothing to the store, syncs nothing, and loads no numpy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_calls import DONE, call
+from read_only_stores import unchanged
+
+import eoslog
+from eoslog import TopicPartition
+
+COMMANDS = [
+    ("topics",),
+    ("topics", "list", "--internal"),
+    ("topics", "describe", "t"),
+    ("groups",),
+    ("groups", "describe", "--all-groups", "--members"),
+    ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest"),
+    ("transactions",),
+    ("transactions", "describe", "--transactional-id", "x"),
+    ("transactions", "describe-producers", "--topic", "t", "--partition", "0"),
+    ("transactions", "find-hanging"),
+    ("producers",),
+    ("config",),
+    ("metrics",),
+    ("consume", "t"),
+    ("delete-records", "--offset", "t:0:1", "--dry-run"),
+    ("verify",),
+]
+SYNCS = "fsync,fdatasync,msync,sync_file_range,syncfs,io_submit"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("read") / "store"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("t", 2)
+        store.producer().append("t", 0, [b"one", b"two"])
+        with store.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"three", partition=1)
+        store.consumer("g").commit({TopicPartition("t", 0): 1})
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_reading_command_leaves_the_store_as_it_is(path, command):
+    with unchanged(path):
+        assert call(*command, "--store", path).status == DONE
+
+
+@pytest.mark.parametrize("command", [("topics",), ("groups",), ("transactions",)], ids=" ".join)
+def test_a_listing_syncs_nothing_and_loads_no_numpy(path, tmp_path, command):
+    """In the store or beside it."""
+    strace = shutil.which("strace")
+    trace = tmp_path / "trace"
+    script = (
+        "import sys; from eoslog.cli import main; sys.argv[0] = 'eoslog'\n"
+        "try: main()\n"
+        "finally: print(sorted({'numpy', 'rich', 'pyarrow'} & sys.modules.keys()))"
+    )
+    traced = [strace, "-f", "-qq", "-e", f"trace={SYNCS}", "-o", str(trace)] if strace else []
+    done = subprocess.run(
+        [*traced, sys.executable, "-c", script, *command, "--store", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    if strace:
+        assert re.findall(r"\d+ +(\w+)\(", Path(trace).read_text()) == []
