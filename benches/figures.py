@@ -83,6 +83,11 @@ FIGURES: dict[str, Figure] = {
     "backup_beside_cp": Figure(
         "the same beside cp of the logs and a sync, under the same writers", "times", at_least=0.7
     ),
+    # bench_metrics.py
+    "metrics_gather": Figure(
+        "a look at a store's metrics, 1,000 partitions open, CPU time", "ms", at_most=5
+    ),
+    "metrics_render": Figure("Prometheus's text of it, CPU time of a sample", "µs", at_most=6),
     # bench_producers.py
     "producer_held": Figure("memory per producer held", "bytes", at_most=256),
     "producer_evicted": Figure("memory per producer evicted", "bytes", at_most=0),

@@ -68,6 +68,8 @@ class Sizes:
     spark_micro_batches_skipped: int
     checked_operation_count: int
     checked_rounds: int
+    metrics_partitions: int
+    metrics_rounds: int
 
 
 FULL = Sizes(
@@ -123,6 +125,8 @@ FULL = Sizes(
     spark_micro_batches_skipped=4,
     checked_operation_count=1_000_000,
     checked_rounds=3,
+    metrics_partitions=1_000,
+    metrics_rounds=25,
 )
 
 TINY = Sizes(
@@ -178,6 +182,8 @@ TINY = Sizes(
     spark_micro_batches_skipped=0,
     checked_operation_count=2_000,
     checked_rounds=1,
+    metrics_partitions=3,
+    metrics_rounds=2,
 )
 
 

@@ -213,9 +213,11 @@ class GroupCoordinator:
         )
 
     def member_counts(self) -> dict[str, int]:
-        """Return how many members that live each group has; groups without any are left out."""
+        """Return how many members that live each group has that this process uses; groups without
+        any are left out.
+        """
         counts = {}
-        for groups in self.log.existing():
+        for groups in self.log.used():
             with self.log.caught_up(groups) as state:
                 found = {name: state.members_of(name) for name in state.groups_with_members()}
             for name, members in found.items():

@@ -38,7 +38,8 @@ def _gauge(name: str, text: str, samples: Iterable[tuple[Labels, float]]) -> Met
 
 def _of_offsets(figures: StoreFigures) -> Iterator[MetricFamily]:
     rows = [
-        ({"topic": one.topic, "partition": str(one.partition)}, one) for one in figures.partitions
+        ({"topic": where.topic, "partition": str(where.partition)}, log, age_s)
+        for where, log, age_s in figures.partitions
     ]
     yield _gauge(
         "kafka_topic_partitions",
@@ -48,22 +49,22 @@ def _of_offsets(figures: StoreFigures) -> Iterator[MetricFamily]:
     yield _gauge(
         "kafka_topic_partition_current_offset",
         "Offset of the next record of a partition.",
-        [(labels, one.log_end_offset) for labels, one in rows],
+        [(labels, log.log_end_offset) for labels, log, _ in rows],
     )
     yield _gauge(
         "kafka_topic_partition_oldest_offset",
         "Offset of the oldest record of a partition.",
-        [(labels, one.log_start_offset) for labels, one in rows],
+        [(labels, log.log_start_offset) for labels, log, _ in rows],
     )
     yield _gauge(
         "eoslog_partition_last_stable_offset_lag_records",
         "Records that read_committed consumers do not get yet, as a transaction is open.",
-        [(labels, one.log_end_offset - one.last_stable_offset) for labels, one in rows],
+        [(labels, log.log_end_offset - log.last_stable_offset) for labels, log, _ in rows],
     )
     yield _gauge(
         "eoslog_partition_last_stable_offset_lag_seconds",
         "Age of the oldest open transaction of a partition; 0 without any.",
-        [(labels, one.open_transaction_s) for labels, one in rows],
+        [(labels, age_s) for labels, _, age_s in rows],
     )
     yield _gauge(
         "eoslog_topic_bytes",

@@ -1,7 +1,8 @@
 """Metrics of a store: what `Store.metrics` returns, and a look at all of it for `eoslog metrics`.
 
 No partition is opened for it, but those of open transactions, and no log read. Of what this process
-has not open the control pages tell, the checkpoints and the sizes of files.
+has not open the control pages tell, the checkpoints and the sizes of files. Of a store that is only
+read, what was not closed cleanly is recovered in memory.
 """
 
 import os
@@ -69,13 +70,10 @@ def _figures_of_opened(engine: Engine) -> dict[TopicPartition, LogFigures]:
 
 
 class PartitionFigures(NamedTuple):
-    """One partition: offsets, and for how long its oldest open transaction has been open."""
+    """One partition, and for how long its oldest open transaction has been open."""
 
-    topic: str
-    partition: int
-    log_start_offset: int
-    log_end_offset: int
-    last_stable_offset: int
+    topic_partition: TopicPartition
+    log: LogFigures
     open_transaction_s: float
 
 
@@ -168,7 +166,7 @@ class _Gathering:
         self._ends[where] = figures.log_end_offset
         self._topic_bytes[where.topic] += figures.size_bytes
         self._failed += figures.failed
-        self._rows.append(PartitionFigures(*where, *figures[:3], age_s))
+        self._rows.append(PartitionFigures(where, figures, age_s))
 
     def _figures_of_closed(
         self, topic: TopicDescription, where: TopicPartition
@@ -186,7 +184,11 @@ class _Gathering:
             stable, size_bytes = held if 0 <= held < end else end, ended + page.active_valid_bytes
             return _closed(page.log_start_offset, end, stable, size_bytes, failed=page.failed)
         if where in self._unrecovered:
-            return None
+            if self._files.overlay is None:
+                return None
+            # A recovery in memory holds up nobody, and no other process will make it.
+            partition = self._engine.partitions.find_of_any_topic(where)
+            return None if partition is None else partition.log.figures()
         checkpoints = self._engine.checkpoints
         start, end = checkpoints.log_start_offset(where), checkpoints.recovery_point(where)
         return _closed(start, end, end, sum(sizes.values()))
@@ -195,8 +197,8 @@ class _Gathering:
         return page.ready and page.session == self._engine.session.id
 
     def _groups(self) -> Iterator[GroupFigures]:
-        members = self._files.group_members.member_counts()
         committed = self._files.group_offsets.all()
+        members = self._files.group_members.member_counts()
         for group in sorted(committed.keys() | members.keys()):
             offsets = {
                 where: (one.offset, self._ends[where])

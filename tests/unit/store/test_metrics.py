@@ -74,6 +74,8 @@ def test_what_only_a_recovery_tells_is_left_out(path):
     store.create_topic("t", partitions=2)
     store.producer().append("t", 0, values=[b"x"])
     abandon(store)
+    with unchanged(path), eoslog.open(path, read_only=True) as store:
+        assert ends(store) == {("t", "0"): 1, ("t", "1"): 0}  # A recovery in memory tells.
     with eoslog.open(path) as store:
         assert ends(store) == {}
         assert value(store, "eoslog_partitions_unrecovered") == 2
