@@ -7,15 +7,25 @@ goes at its full width.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from eoslog.cli.options import standard_output
 
+# Rich is imported where it is used: a listing into a pipe would take a quarter longer.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# Where the name of a column is folded, a line of it has so many characters at least.
+_HEADER_WIDTH_MIN = 6
+_WORD_ENDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[-_ ])")
+_UNBOUNDED_WIDTH = 1 << 30
 # With these in the environment what is no terminal is treated as one.
 _LIKE_A_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
@@ -33,9 +43,6 @@ def print_rows(
     if is_plain(sys.stdout) and all(map(str.isascii, (*columns, *chain(*shown), title or ""))):
         _print_plain(columns, listed, shown, title)
         return
-    # On the way of a command whose output goes into a pipe it would be a quarter of all work.
-    from eoslog.cli.rich_table import print_rich_rows
-
     print_rich_rows(columns, listed, title)
 
 
@@ -75,3 +82,97 @@ def shown_text(cell: object, comma: str) -> str:
     """Return the text that a cell shows; characters that do something to a terminal are escaped."""
     text = comma.join(map(str, cell)) if isinstance(cell, list) else str(cell)
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def print_rich_rows(
+    columns: Sequence[str], listed: list[list[object]], title: str | None = None
+) -> None:
+    """Print rows by rich; see `print_rows`."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    comma = ", " if console.is_terminal else ","
+    shown = [[shown_text(cell, comma) for cell in row] for row in listed]
+    table = Table(box=box.SIMPLE, show_edge=False)
+    for index, name in enumerate(columns):
+        cells = [row[index] for row in listed]
+        texts = [row[index] for row in shown]
+        table.add_column(
+            name,
+            justify="right" if is_of_numbers(cells) else "left",
+            overflow="fold",
+            width=max(map(cell_len, [name, *texts])),
+            min_width=max([min(len(name), _HEADER_WIDTH_MIN), *map(_least_width, cells)]),
+        )
+    for texts in shown:
+        table.add_row(*map(Text, texts))
+    print_table(table, console, title)
+
+
+def print_table(table: "Table", console: "Console | None" = None, title: str | None = None) -> None:
+    """Print a table; columns that have both a width and a least width may become narrower.
+
+    Raises OSError if the command was started without standard output.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    standard_output()
+    console = console or Console()
+    if console.is_terminal:
+        _narrow(table, console)
+    for column in table.columns:
+        column.header = Text(_folded(str(column.header), column.width))
+    wide = Console(width=max(_width_of(table, console), console.width))
+    if title is not None:
+        wide.print(Text(title, style="italic"), soft_wrap=True)
+    wide.print(table)
+
+
+def _narrow(table: "Table", console: "Console") -> None:
+    """Take from the widest columns what the terminal has no room for, as far as that goes."""
+    excess = _width_of(table, console) - console.width
+    while excess > 0:
+        spare = [
+            column
+            for column in table.columns
+            if column.width is not None and column.width > (column.min_width or column.width)
+        ]
+        if not spare:
+            return
+        widest = max(spare, key=lambda column: column.width or 0)
+        widest.width = (widest.width or 0) - 1
+        excess -= 1
+
+
+def _folded(name: str, width: int | None) -> str:
+    """The name of a column in lines of so many characters, as far as its words allow."""
+    from rich.cells import cell_len
+
+    lines = [""]
+    for word in _WORD_ENDS.split(name):
+        if lines[-1] and width is not None and cell_len(lines[-1] + word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def _width_of(table: "Table", console: "Console") -> int:
+    from rich.measure import Measurement
+
+    unbounded = console.options.update(width=_UNBOUNDED_WIDTH)
+    return Measurement.get(console, unbounded, table).maximum
+
+
+def _least_width(cell: object) -> int:
+    """Return the least width of the cell's column; a list folds between its elements, after a
+    comma.
+    """
+    from rich.cells import cell_len
+
+    pieces = [f"{one}," for one in cell] if isinstance(cell, list) else [cell]
+    return max((cell_len(shown_text(one, "")) for one in pieces), default=0)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import eoslog
 from eoslog.cli.options import Settings, echo_json, noted_creation, shared_options
-from eoslog.cli.rich_table import print_table
+from eoslog.cli.table import print_table
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.spark.commands.demo import DemoReport, data_file, make_store, run_demo, slice_of
 from eoslog.spark.spark_session import session, session_log

@@ -15,7 +15,7 @@ from read_back import records_in, staged_files
 from rich.console import Console
 
 import eoslog
-from eoslog.cli.rich_table import print_table
+from eoslog.cli.table import print_table
 from eoslog.errors import EoslogError, MissingDependencyError, StoreInUseError
 from eoslog.spark.commands import demo
 from eoslog.spark.commands.cli_demo import as_table, default_store, remove_store, succeeded

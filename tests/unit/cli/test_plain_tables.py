@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eoslog.cli.rich_table import print_rich_rows
-from eoslog.cli.table import print_rows
+from eoslog.cli.table import print_rich_rows, print_rows
 
 TABLES = [
     (("topic", "partitions"), []),
