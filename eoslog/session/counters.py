@@ -38,6 +38,7 @@ from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.fs.atomic_file import put_in_place, read_if_there, write_aside
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.overlay_directories import is_in_overlay
 from eoslog.fs.private_files import make_directories
 from eoslog.session.process_slots import SLOT_BYTES, ProcessSlots
 
@@ -181,7 +182,8 @@ class StoreCounters:
         """Begin the counts of a store that has no totals, or damaged ones; fold what processes of
         earlier sessions left. For the first process of a session.
         """
-        self._attempt(begin=True, sync=False)
+        if not is_in_overlay(self._directory):  # Else nothing here is the store's.
+            self._attempt(begin=True, sync=False)
 
     def fold_dead(self, *, sync: bool) -> None:
         """Fold the pages of dead processes. `sync`: a power cut does not take it back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from harness.crew import Member
 from harness.waiting import eventually
@@ -185,7 +187,7 @@ def test_a_collector_in_a_registry(path):
     assert registry.get_sample_value(name, labels) is None
 
 
-def test_of_a_store_that_is_only_read(path):
+def test_of_a_store_that_is_only_read(path, caplog):
     with eoslog.open(path, create=True) as store:
         store.create_topic("t")
         with store.producer(transactional_id="a") as producer:
@@ -193,8 +195,10 @@ def test_of_a_store_that_is_only_read(path):
             producer.begin_transaction()
             producer.send("t", b"x")
             producer.commit_transaction()
+    caplog.set_level(logging.INFO)
     with unchanged(path), eoslog.open(path, read_only=True) as store:
         assert ends(store) == {("t", "0"): 2}
         assert values(store, "eoslog_transactions_total") == {("committed",): 1, ("aborted",): 0}
         assert store.metrics()["counts"]["transactions_committed"] == 1
+        assert "counts begin" not in caplog.text
         assert value(store, "eoslog_processes") == 0
