@@ -5,8 +5,8 @@ The writer's locks of all of them are held together for it, as the death of all 
 them. No log is opened for that: their pages say it.
 
 Invariants: no lock is held outside one call of C; nothing is waited for with a lock held for longer
-than HELD_NS_MAX. A log that is opened while the pages are listed or locked is not missed: its
-opener raises a counter before the first append.
+than HELD_NS_MAX, and between two tries all who append have their turn. A log that is opened while
+the pages are listed or locked is not missed: its opener raises a counter before the first append.
 """
 
 import os
@@ -31,9 +31,17 @@ from eoslog.native.control_page cimport (
 from eoslog.native.mapped_io cimport close_fd, eos_file_bytes, eos_map, eos_open, munmap
 from eoslog.native.shared_page cimport shared_counter_load
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int microseconds)
+
 cdef enum:
-    # So long at most the first log's writers wait for a lock of another log.
-    HELD_NS_MAX = 3000000
+    # So long at most the first log's writers wait for a lock of another log, at the first try. Each
+    # try may take an eighth longer: where the machine is so busy that one append takes longer than
+    # all that, there would be no instant else.
+    HELD_NS_MIN = 3000000
+    HELD_NS_MAX = 100000000
+    # Between two tries no lock is held for so many times as long.
+    PAUSE_FACTOR = 2
     # A waiter for one lock, which holds none, comes up so often to let Python handle signals.
     SLICE_NS = 100000000
 
@@ -137,15 +145,17 @@ cdef class LogEnds:
         """Return the LogEnd of each open log by its path, all of one instant.
 
         None if a log was opened in between, or some are `broken`: list the pages again. Raises
-        StoreInUseError, which names the holder, if a process holds a lock for too long.
+        StoreInUseError if a process, which is named, holds a lock for so long, or if the locks are
+        not free together for so long.
         """
-        cdef double left_s = timeout_s
+        cdef int64_t began_ns = control_now_ns()
+        cdef int64_t held_max_ns = HELD_NS_MIN
         cdef Outcome outcome = BUSY
         cdef int busy = 0
         cdef int error = 0
         while True:
             with nogil:
-                outcome = self._take_all(&busy, &error)
+                outcome = self._take_all(held_max_ns, &busy, &error)
             if outcome == REFUSED:
                 raise OSError(error, os.strerror(error), os.fspath(self._paths[busy]))
             if outcome == BROKEN:
@@ -155,10 +165,19 @@ cdef class LogEnds:
                 return None
             if outcome == TAKEN:
                 return self._ends()
-            left_s -= self._wait_alone(busy, left_s)
+            self._wait_alone(busy, timeout_s)
+            if (control_now_ns() - began_ns) / 1e9 > timeout_s:
+                raise errors.StoreInUseError(
+                    f"the locks of {self._count} logs were not free together for "
+                    f"{timeout_s:.3g} s: the last one in the way was that of "
+                    f"{os.path.basename(self._paths[busy])}; too much is appended at once")
+            # Else a writer that sleeps for a lock could meet one try after another.
+            with nogil:
+                usleep(<unsigned int>(held_max_ns * PAUSE_FACTOR / 1000))
+            held_max_ns = min(held_max_ns + held_max_ns // 8, <int64_t>HELD_NS_MAX)
 
-    cdef double _wait_alone(self, int index, double left_s) except -1:
-        """Wait for the lock of one log with no other held; for how long it took."""
+    cdef int _wait_alone(self, int index, double timeout_s) except -1:
+        """Wait for the lock of one log with no other held."""
         cdef ControlPage* page = self._pages[index]
         cdef int64_t began_ns = control_now_ns()
         cdef int taken = ETIMEDOUT
@@ -170,19 +189,21 @@ cdef class LogEnds:
                 if taken == 0 or taken == EOWNERDEAD:
                     control_unlock(page)
             PyErr_CheckSignals()
-            if taken == ETIMEDOUT and (control_now_ns() - began_ns) / 1e9 > left_s:
+            if taken == ETIMEDOUT and (control_now_ns() - began_ns) / 1e9 > timeout_s:
                 raise errors.StoreInUseError(
                     f"process {control_load_32(&page.holder)} has held the lock of the log "
-                    f"{os.path.basename(self._paths[index])} for longer than {left_s:.3g} s: it "
+                    f"{os.path.basename(self._paths[index])} for longer than {timeout_s:.3g} s: it "
                     f"hangs, or was stopped")
-        return (control_now_ns() - began_ns) / 1e9
+        return 0
 
-    cdef Outcome _take_all(self, int* busy, int* error) noexcept nogil:
+    cdef Outcome _take_all(self, int64_t held_max_ns, int* busy, int* error) noexcept nogil:
         """Take all locks, note the ends, and give the locks back. `busy` is the log in the way."""
         cdef int64_t began_ns = control_now_ns()
         cdef int64_t left_ns
         cdef Outcome outcome = TAKEN
         cdef bint is_more = True
+        # Those that are free come first: a writer that is done then begins with no other log.
+        cdef bint waits = False
         cdef int index
         # A log that became ready since the last round may have been appended to.
         while is_more and outcome == TAKEN:
@@ -191,10 +212,13 @@ cdef class LogEnds:
                 if self._taken[index].held or not control_is_ready(
                         self._pages[index], self._session):
                     continue
-                left_ns = HELD_NS_MAX - (control_now_ns() - began_ns)
+                left_ns = held_max_ns - (control_now_ns() - began_ns) if waits else 0
                 error[0] = control_lock(
-                    self._pages[index], left_ns if left_ns > 0 else 1, self._shared._process_id)
+                    self._pages[index], max(left_ns, <int64_t>0), self._shared._process_id)
                 busy[0] = index
+                if error[0] == ETIMEDOUT and not waits:
+                    is_more = True
+                    continue
                 if error[0] == ETIMEDOUT:
                     outcome = BUSY
                     break
@@ -208,6 +232,7 @@ cdef class LogEnds:
                 if control_flag(&self._pages[index].sequence) & 1:
                     outcome = BROKEN
                     break
+            waits = True
         if outcome == TAKEN and shared_counter_load(
                 self._shared._page, LOGS_OPENED) != self._opened:
             outcome = OPENED

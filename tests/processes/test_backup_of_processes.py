@@ -20,6 +20,8 @@ from stores import QUIET
 
 import eoslog
 from eoslog.bindings import shared_page
+from eoslog.bindings.log_ends import LogEnds
+from eoslog.bindings.shared_page import COUNTER_LOGS_OPENED
 from eoslog.errors import StoreInUseError
 from eoslog.store.store import engine_of
 
@@ -211,3 +213,33 @@ def test_a_stopped_holder_is_named_and_holds_up_nobody_else(tmp_path, monkeypatc
         with eoslog.open(place / "copy", config=CONFIG) as of_then:
             assert of_then.verify() == []
             assert of_then.partition("a", 0).log_end_offset > 0
+
+
+def test_locks_that_are_never_free_together_are_not_tried_for_ever(tmp_path):
+    """The wait for each of them ends, and the other one's writer is at it again."""
+    with quick_directory(tmp_path) as place:
+        path = place / "store"
+        with eoslog.open(path, create=True, config=CONFIG, durability="process") as store:
+            settings = {"segment.bytes": 4 << 20, "retention.bytes": 8 << 20}
+            store.create_topics(dict.fromkeys(TOPICS, PARTITIONS), settings)
+            shared = engine_of(store).session.shared
+            said = set()
+            with started(HOLDS.format(path=str(path))) as other:
+                other.hear("ready")
+                for _ in range(500):
+                    time.sleep(random.random() * 0.01)
+                    pages = [str(one) for one in (path / "state" / "control").iterdir()]
+                    taking = LogEnds(pages, shared, shared.counter(COUNTER_LOGS_OPENED))
+                    os.kill(other.pid, signal.SIGSTOP)
+                    goes_on = threading.Timer(0.02, os.kill, (other.pid, signal.SIGCONT))
+                    goes_on.start()
+                    try:
+                        taking.take(0.0)
+                    except StoreInUseError as error:
+                        said.add(str(error))
+                    goes_on.join()
+                    if any("were not free together for 0 s" in one for one in said):
+                        break
+                else:
+                    raise AssertionError(f"it was always taken: {said}")
+            other.kill()
