@@ -6,6 +6,7 @@ from pathlib import Path
 from eoslog.common.arguments import path_of
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import InvalidRequestError
+from eoslog.fs.new_directory import check_finished
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories
@@ -41,8 +42,9 @@ def copy_closed_store(
     """Copy a store while no process has it open, to an empty directory or none. Not synced.
 
     With `link` sealed segments are linked where the file system can. `progress` is called with the
-    bytes copied and the total. Raises StoreInUseError, StoreFullError, OSError.
+    bytes copied and the total. Raises NotAStoreError, StoreInUseError, StoreFullError, OSError.
     """
+    check_finished(source)
     paths = StorePaths(source)
     make_directories(paths.state)
     lock = StoreLock(paths.state, joining=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eoslog.bindings.file_descriptor import sync_file_system
 from eoslog.bindings.unforked_file import UnforkedFile
-from eoslog.errors import StoreError
+from eoslog.errors import NotAStoreError, StoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_outer_directories, remove_directory
@@ -79,9 +79,16 @@ def new_directory(target: Path, refusal: type[StoreError]) -> Iterator[NewDirect
         opened.close()
 
 
-def is_unfinished(path: Path) -> bool:
-    """Return True for a directory that is being built, or whose builder died, and one in it."""
-    return any(_UNFINISHED_NAME.fullmatch(one.name) for one in (path, path.parent))
+def check_finished(path: Path) -> None:
+    """Raise NotAStoreError for a directory that is being built, or whose builder died, and for one
+    in it.
+    """
+    real = Path(os.path.realpath(path))
+    if any(_UNFINISHED_NAME.fullmatch(one.name) for one in (real, real.parent)):
+        raise NotAStoreError(
+            f"{path} was left by a backup, restore, import or export that was killed, or one is "
+            "building it: remove it, or wait"
+        )
 
 
 def _make_locked(target: Path) -> tuple[Path, UnforkedFile]:

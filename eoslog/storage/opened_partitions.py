@@ -692,7 +692,7 @@ class OpenedPartitions:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
         else:
-            _delete_leftovers(partition)
+            delete_leftovers(partition)
         if self._on_restored is not None:
             self._on_restored(partition)
         self._report_cut(partition)
@@ -725,9 +725,9 @@ class OpenedPartitions:
             )
 
 
-def _delete_leftovers(partition: UnifiedLog) -> None:
-    """Delete the segments that a deletion of records left, which a crash ended. Those of internal
-    topics go with the next compaction.
+def delete_leftovers(partition: UnifiedLog) -> None:
+    """Delete the segments that a deletion of records left, which a crash ended, or which a backup
+    kept. Those of internal topics go with the next compaction.
     """
     start = partition.log_start_offset
     if partition.topic in INTERNAL_TOPICS or not partition.has_segments_below(start):

@@ -30,7 +30,7 @@ from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError, StoreError, StoreInUseError
+from eoslog.errors import CorruptRecordError, EoslogError, StoreError, StoreInUseError
 from eoslog.fs.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
@@ -53,6 +53,7 @@ from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
 from eoslog.staging.commit import StagedCommits
 from eoslog.storage.kept_journals import remove_kept_journals
 from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
+from eoslog.storage.opened_partitions import delete_leftovers
 from eoslog.storage.partition_directory import (
     base_offset_of,
     page_of,
@@ -205,10 +206,11 @@ class _Backup:
             with self._topics_held(), self._staged.standing_still():
                 topics = self._known_topics()
                 unopened |= self._unopened(topics, unopened)
-                ends = self._ends()
+                ends = self._ends(topics)
                 self._copy_staged_files()
             self._note(topics, ends, unopened)
             self._copy_logs()
+        self._delete_what_waited()
         self._write_state()
 
     @contextmanager
@@ -290,22 +292,29 @@ class _Backup:
             path = str(self._paths.partition(where))
             raise CorruptRecordError(path, 0, "the partition's directory is gone") from error
 
-    def _ends(self) -> dict[TopicPartition, LogEnd]:
+    def _ends(self, topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, LogEnd]:
         """Return where the logs end at one instant that are open in any process."""
-        shared = self._files.session.shared
-        end_s = time.monotonic() + shared_page.LOCK_TIMEOUT_S
+        shared, timeout_s = self._files.session.shared, shared_page.LOCK_TIMEOUT_S
+        end_s = time.monotonic() + timeout_s
         while True:
             # In this order. Each log is opened once in a session, and no topic is made now.
             opened = shared.counter(COUNTER_LOGS_OPENED)
             pages = {
                 str(self._paths.control(where)): where
                 for where in partitions_with_pages(self._paths)
+                # Those of a deleted topic stay until its files may go.
+                if where.topic in topics or where.topic in INTERNAL_TOPICS
             }
             taking = LogEnds(list(pages), shared, opened)
-            ends = taking.take(max(0.0, end_s - time.monotonic()))
+            ends = taking.take(timeout_s)
             self.held_ns = max(self.held_ns, taking.held_ns)
             if ends is not None:
                 return {pages[path]: end for path, end in ends.items()}
+            if time.monotonic() > end_s:
+                raise StoreInUseError(
+                    f"logs of {self._paths.root} have been opened, or left by writers that died, "
+                    f"again and again for {timeout_s:g} s"
+                )
             for path in taking.broken:
                 # Its writer died: the log is repaired as by the next append.
                 partition = self._files.partitions.find_of_any_topic(pages[path])
@@ -446,6 +455,23 @@ class _Backup:
         if self._progress is not None:
             done = self.copied_bytes + self.linked_bytes
             self._progress(min(done, self._total_bytes), self._total_bytes)
+
+    def _delete_what_waited(self) -> None:
+        """Delete the segments whose deletion waited: the process that asked for it may be gone."""
+        for where, log in self._logs.items():
+            state = page_of(self._paths, where)
+            if (
+                state is not None
+                and state.session == self._files.session.id
+                and log.segments
+                and log.segments[0].base_offset < state.log_start_offset
+            ):
+                try:
+                    partition = self._files.partitions.find(where)
+                    if partition is not None:
+                        delete_leftovers(partition)
+                except EoslogError as error:
+                    _log.warning("%s: deleted segments are left: %s", where, error)
 
     # The copy.
 

@@ -10,9 +10,9 @@ from typing import Literal, Never
 
 from eoslog.common.durability import REMEMBERED, Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters
-from eoslog.errors import EoslogError, NotAStoreError
+from eoslog.errors import EoslogError
 from eoslog.fs.identity_files import META_PROPERTIES
-from eoslog.fs.new_directory import is_unfinished
+from eoslog.fs.new_directory import check_finished
 from eoslog.store.files import AS_USUAL, TO_READ
 from eoslog.store.store import Store
 
@@ -99,11 +99,7 @@ def open(
     if read_only and (create or durability != REMEMBERED or config is not None):
         raise ValueError("read_only goes with no create, no durability and no config")
     store = Store(Path(path), config, TO_READ if read_only else AS_USUAL)
-    if is_unfinished(store.path):
-        raise NotAStoreError(
-            f"{path} was left by a backup, restore, import or export that was killed, or one is "
-            "building it: remove it, or wait"
-        )
+    check_finished(store.path)
     return store._open(create, known, _opened.add)
 
 

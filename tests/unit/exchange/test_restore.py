@@ -120,6 +120,20 @@ def test_it_is_never_put_over_anything(store, copy, restored):
     assert sorted(one.name for one in copy.parent.iterdir()) == ["copy", "restored", "store"]
 
 
+def test_what_a_killed_backup_left_is_not_restored(store, copy, restored):
+    store.create_topic("t")
+    store.backup(copy)
+    left, link = copy.with_name(".copy.eoslog-abcd0123"), copy.with_name("link")
+    copy.rename(left)
+    link.symlink_to(left)
+    for name in (left, link):
+        with pytest.raises(NotAStoreError, match="was killed"):
+            eoslog.restore(name, restored)
+        with pytest.raises(NotAStoreError, match="was killed"):
+            eoslog.open(name)
+    assert not restored.exists()
+
+
 def test_an_error_leaves_nothing(store, copy, restored, monkeypatch):
     store.create_topic("t")
     store.backup(copy)

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from harness.fork import in_child
 from harness.waiting import eventually
 from staged_jobs import (
     APP,
@@ -34,6 +35,8 @@ from eoslog.store import backup as module
 from eoslog.store.store import engine_of, parts_of
 
 T0 = TopicPartition("t", 0)
+# In a control page: odd while its fields are being changed.
+PAGE_SEQUENCE_AT = 36
 SMALL = {"segment.bytes": 4096}
 
 
@@ -258,6 +261,22 @@ def test_deleted_records_leave_their_files_until_all_is_copied(store, copy):
     assert store.verify() == []
 
 
+def test_deleted_records_go_though_the_process_that_deleted_them_is_gone(store, copy):
+    store.create_topic("t", config=SMALL)
+    partition = append(store, 40)
+
+    def delete():
+        with eoslog.open(store.path) as other:
+            other.delete_records({T0: 30})
+
+    parts_of(store).checkpointer.stop()
+    store.backup(copy, progress=at_progress(lambda: in_child(delete)))
+    assert partition.log.first_base_offset > 20
+    assert numbers_of(store) == list(range(30, 40))
+    with eoslog.open(copy) as of_then:
+        assert numbers_of(of_then) == list(range(40))
+
+
 def test_retention_waits_until_all_is_copied(store, copy):
     store.create_topic("t", config={**SMALL, "retention.bytes": 8192})
     partition = append(store, 40)
@@ -370,6 +389,25 @@ def test_another_backup_at_the_same_time_is_refused_by_name(store, tmp_path, mon
     assert names_in(tmp_path) == ["first", "store"]
 
 
+def test_a_log_of_a_deleted_topic_is_not_waited_for(store, copy):
+    store.create_topics({"t": 1, "u": 1})
+    append(store)
+    append(store, topic="u")
+    parts_of(store).checkpointer.stop()
+    files = parts_of(store).files
+    with files.file_hold.keeping():
+        store.delete_topic("t")  # Its files stay for now, and so does its page.
+    # As a writer leaves it that dies within an append.
+    with (files.paths.control(T0)).open("r+b") as page:
+        page.seek(PAGE_SEQUENCE_AT)
+        sequence = page.read(4)[0] | 1
+        page.seek(PAGE_SEQUENCE_AT)
+        page.write(bytes([sequence]))
+    store.backup(copy)
+    with eoslog.open(copy) as of_then:
+        assert list(of_then.topics()) == ["u"]
+
+
 def test_a_process_that_hangs_in_the_creation_of_a_topic_is_reported(store, copy, monkeypatch):
     store.create_topic("t")
     append(store)
@@ -453,8 +491,8 @@ def test_damage_of_the_store_is_named(store, copy, monkeypatch):
     real = module._Backup._ends
     end = {}
 
-    def cut_short(backup):
-        end.update(real(backup))
+    def cut_short(backup, topics):
+        end.update(real(backup, topics))
         return {where: one._replace(failed=True, recovery_point=0) for where, one in end.items()}
 
     monkeypatch.setattr(module._Backup, "_ends", cut_short)
