@@ -23,9 +23,11 @@ from typing import NamedTuple
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import NotAStoreError, StoreInUseError, StoreReopenedError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX
+from eoslog.fs.file_system import boot_id, mount_of
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.overlay_directories import add_overlay, remove_overlay
@@ -36,6 +38,7 @@ from eoslog.session.lock import FILE_NAME as LOCK_NAME
 from eoslog.session.lock import OPENING_FILE_NAME
 from eoslog.session.paths import StorePaths
 from eoslog.session.process_slots import any_alive
+from eoslog.session.store_session import SIGN_OF_LIFE_S, SessionFile
 
 NAME_PREFIX = "eoslog-reader-"
 # Where there is room in it; else overlays are where temporary files are.
@@ -149,6 +152,14 @@ class Overlay:
     def _check_dead(self) -> None:
         if any_alive(self.store.state):
             raise StoreInUseError(f"{self.store.root} is open in another process, or in this one")
+        found = SessionFile.read(self.store.session)
+        if found is None or found.boot_id == boot_id() or not mount_of(self.store.state).network:
+            return
+        # Locks may not reach from host to host. By this host's clock: nothing is written.
+        with named_os_errors(f"looking at {self.store.session}"), suppress(FileNotFoundError):
+            age_ms = clock.now_ms() - self.store.session.stat().st_mtime * 1000
+            if age_ms < SIGN_OF_LIFE_S * 1000:
+                raise StoreInUseError(f"{self.store.root} is open on another host: {found}")
 
     @property
     def is_current(self) -> bool:

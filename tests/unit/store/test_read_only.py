@@ -6,9 +6,11 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commit_journals import SMALL, with_journal
@@ -197,6 +199,20 @@ def test_a_power_cut_without_journals_is_read(open_store, store_path):
         assert read(store) == [b"committed"]
 
 
+def test_a_sign_of_life_from_another_host_counts_on_a_network_file_system(
+    open_store, store_path, monkeypatch
+):
+    abandon(filled(open_store, "process"))
+    session = store_path / "state" / "session.json"
+    session.write_text(session.read_text().replace('"boot_id": "', '"boot_id": "0'))
+    monkeypatch.setattr(overlay, "mount_of", lambda path: SimpleNamespace(network=True))
+    with pytest.raises(errors.StoreInUseError, match="another host"):
+        eoslog.open(store_path, read_only=True)
+    os.utime(session, (0, 0))
+    with eoslog.open(store_path, read_only=True) as store:
+        assert read(store) == [b"committed"]
+
+
 def test_a_damaged_last_base_offset_is_mended_in_memory_alone(open_store, store_path):
     store = open_store()
     store.create_topic("t")
@@ -275,3 +291,70 @@ def test_a_verification_names_the_store(open_store, store_path):
     with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
         found = store.verify()
     assert [one["path"] for one in found] == [str(log)]
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def shared_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that every user reaches, with one in it that every user may write to."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        memory = place / "memory"
+        memory.mkdir()
+        memory.chmod(0o1777)
+        monkeypatch.setattr(overlay, "MEMORY", memory)
+        yield place
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_another_user_reads_what_the_modes_let_him(
+    open_store, store_path, shared_place, is_readable
+):
+    abandon(filled(open_store))
+    path = copy_store(store_path, shared_place / "store")
+    with eoslog.open(store_path, read_only=True) as store:
+        expected = everything_shown(store)  # What it loads is loaded then.
+    for one in [path, *path.rglob("*")] if is_readable else []:
+        one.chmod(0o755 if one.is_dir() else 0o644)
+
+    def read_it() -> object:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        try:
+            with eoslog.open(path, read_only=True) as store:
+                return everything_shown(store) == expected
+        except errors.StoreError as error:
+            return type(error).__name__
+
+    with unchanged(path):
+        assert in_child(read_it) == (True if is_readable else "StoreReadOnlyError")
+    assert list((shared_place / "memory").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_read_only_mount_is_read(open_store, store_path, tmp_path):
+    abandon(filled(open_store))
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+
+    def read_it() -> bool:
+        for options in (["--bind", str(store_path)], ["-o", "remount,ro,bind"]):
+            done = subprocess.run(["mount", *options, str(mounted)], capture_output=True)
+            if done.returncode:
+                return False
+        with pytest.raises(errors.StoreReadOnlyError):
+            eoslog.open(mounted)
+        with eoslog.open(mounted, read_only=True) as store:
+            assert read(store) == [b"committed"]
+        return True
+
+    try:
+        if not in_child(read_it):
+            pytest.skip("nothing can be mounted here")
+    finally:
+        subprocess.run(["umount", str(mounted)], capture_output=True, check=False)
