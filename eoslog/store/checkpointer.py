@@ -521,6 +521,7 @@ class Checkpointer:
         """
         with self._files.file_hold.removing() as may_remove:
             if not may_remove:
+                self._warnings.info("%s: retention waits for a backup", self._files.paths.root)
                 return
         deleted_before = self._counts["segments_deleted"]
         limited: list[TopicPartition] = []

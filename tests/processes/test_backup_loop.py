@@ -30,8 +30,8 @@ PLACES = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
 CONFIG = {**QUIET, "eoslog.spare.segments": 0}
 # Every so manieth is killed.
 KILLED_EACH = 4
-TRIES_A_STORE = 50
-PAUSE_S = 0.002
+TRIES_A_STORE = 40
+PAUSE_S = 0.004
 
 
 def records_of(lane: str, number: int) -> dict[tuple[str, int], list[bytes]]:

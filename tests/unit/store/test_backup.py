@@ -456,6 +456,22 @@ def test_a_full_disk_leaves_nothing_and_the_store_goes_on(store, copy, monkeypat
     store.backup(copy)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("of the caller")])
+def test_an_interrupt_leaves_nothing_and_the_store_goes_on(store, copy, error):
+    store.create_topic("t", config=SMALL)
+    partition = append(store, 30)
+
+    def interrupt():
+        raise error
+
+    with pytest.raises(type(error)):
+        store.backup(copy, progress=at_progress(interrupt))
+    assert names_in(copy.parent) == ["store"]
+    store.delete_records({T0: 25})
+    assert partition.log.first_base_offset > 15
+    store.create_topic("made")
+
+
 def test_a_missing_file_is_an_error_with_its_name(store, copy):
     store.create_topic("t", config=SMALL)
     partition = append(store, 30)
