@@ -204,12 +204,7 @@ class TransactionCoordinator:
             except BaseException:
                 self.appended(touched)
                 raise
-            _log.debug(
-                "transactional id %r: the transaction of producer id %d, epoch %d, over %s is %s, "
-                "as its producer asked; producer id %d, epoch %d, come next",
-                *(entry.transactional_id, producer_id, producer_epoch, _named(touched)),
-                *("committed" if commit else "aborted", *answer),
-            )
+            _log_end(entry, (producer_id, producer_epoch), touched, commit)
             self._after_decision(entry, touched, before)
             self.check_not_refused(entry)
             return answer
@@ -255,11 +250,7 @@ class TransactionCoordinator:
         """Leave the decision of the open transaction to another process; see the entry's call."""
         with entry.lock:
             self._until_done(entry, lambda _: entry.prepare(producer_id, producer_epoch))
-            _log.debug(
-                "transactional id %r: the transaction of producer id %d, epoch %d, over %s is "
-                "prepared: it waits for its decision",
-                *(entry.transactional_id, producer_id, producer_epoch, _named(entry.partitions)),
-            )
+            _log_end(entry, (producer_id, producer_epoch), entry.partitions, None)
 
     def complete(self, entry: TransactionEntry) -> bool:
         """Complete a decided transaction; True if it is complete now."""
@@ -513,5 +504,16 @@ class TransactionCoordinator:
         self._rotated.extend(rotated)
 
 
-def _named(partitions: Touched) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
+def _log_end(
+    entry: TransactionEntry, of: tuple[int, int], touched: Touched, commit: bool | None
+) -> None:
+    """Log what a producer asked for: a commit, an abort, or (None) that another one decides."""
+    if _log.isEnabledFor(logging.DEBUG):
+        ends = {True: "committed", False: "aborted", None: "prepared"}
+        _log.debug(
+            "transactional id %r: the transaction of producer id %d, epoch %d, over %s is %s, as "
+            "its producer asked",
+            *(entry.transactional_id, *of),
+            ", ".join(f"{topic}-{partition}" for topic, partition in touched),
+            ends[commit],
+        )
