@@ -6,6 +6,7 @@ opening the directory alone would say little.
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import statistics
@@ -208,3 +209,34 @@ def bench_close(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
     assert not path.joinpath("state", "lock").is_dir()
     milliseconds = [one * 1000 for one in round_seconds(benchmark)]
     record(benchmark, "close_synced", statistics.median(milliseconds), spread=milliseconds)
+
+
+@pytest.mark.parametrize("command", ["topics", "groups", "transactions"])
+def bench_listing(benchmark: Any, bench_path: Path, sizes: Sizes, command: str) -> None:
+    """A command that lists what a closed store has, from the start of its process to its end."""
+    path = bench_path / "store"
+    count = sizes.listed_partitions
+    with open_store(path, segment_bytes=sizes.store_segment_bytes, partitions=count) as store:
+        producer = store.producer()
+        for number in range(count):
+            producer.append(TOPIC, number, values=[b"x"])
+        for number in range(min(count, 20)):
+            with store.producer(transactional_id=f"t{number}") as transactional:
+                transactional.init_transactions()
+                with transactional.transaction():
+                    transactional.send(TOPIC, b"x", partition=number)
+            store.consumer(group=f"g{number}").commit({eoslog.TopicPartition(TOPIC, number): 1})
+    taken: list[float] = []
+
+    def run() -> None:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "eoslog", command, "--store", str(path)],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    benchmark.pedantic(run, rounds=sizes.open_rounds, warmup_rounds=WARMUP_ROUNDS)
+    record(benchmark, f"list_{command}", statistics.median(taken[1:]), spread=taken[1:])

@@ -65,6 +65,10 @@ FIGURES: dict[str, Figure] = {
     "open_large": Figure("opening a cleanly closed store of 10 GiB", "ms", at_most=50),
     "open_ratio": Figure("the large one beside the small one", "times", at_most=1.2),
     "open_cold": Figure("the large one, none of its files in page cache", "ms"),
+    **{
+        f"list_{name}": Figure(f"`eoslog {name}` of 100 partitions, CPU time", "s", at_most=0.2)
+        for name in ("topics", "groups", "transactions")
+    },
     "recover": Figure("recovery after an unclean stop, log scanned", "GB/s", at_least=2),
     "recover_store": Figure("opening a store whose process was killed, from disk", "ms"),
     "recover_share": Figure(

@@ -35,6 +35,7 @@ class Sizes:
     store_segment_bytes: int
     store_fallback_bytes: int  # The larger store's size where the disk has no room for it.
     open_rounds: int
+    listed_partitions: int
     backup_rounds: int
     recover_bytes: int
     tail_bytes: int
@@ -92,6 +93,7 @@ FULL = Sizes(
     store_segment_bytes=GIB,
     store_fallback_bytes=3 * GIB,
     open_rounds=15,
+    listed_partitions=100,
     backup_rounds=9,
     recover_bytes=2 * GIB,
     tail_bytes=256 * MIB,
@@ -149,6 +151,7 @@ TINY = Sizes(
     store_segment_bytes=2 * MIB,
     store_fallback_bytes=4 * MIB,
     open_rounds=2,
+    listed_partitions=3,
     backup_rounds=1,
     recover_bytes=4 * MIB,
     tail_bytes=MIB,
