@@ -23,12 +23,13 @@ cdef class FileDescriptor:
     """An open file; `flags` and `mode` as of os.open. A block closes it. Raises OSError."""
 
     cdef int _fd
+    # False where __cinit__ failed, or an argument of it is refused: 0 is a descriptor of others.
+    cdef bint _is_open
 
     def __cinit__(self, path not None, int flags, int mode=0o600):
         cdef bytes name = _name_of(path)
         cdef const char* raw = name
         cdef int fd = -1, error = EINTR
-        self._fd = -1
         flags |= os.O_CLOEXEC
         while fd < 0:
             with nogil:
@@ -36,6 +37,7 @@ cdef class FileDescriptor:
                 error = last_error
             if fd >= 0:
                 self._fd = fd
+                self._is_open = True
             elif error != EINTR:
                 raise OSError(error, os.strerror(error), os.fspath(path))
             else:
@@ -46,7 +48,7 @@ cdef class FileDescriptor:
 
     def fileno(self):
         """The descriptor. Raises ValueError if it is closed."""
-        if self._fd < 0:
+        if not self._is_open:
             raise ValueError("the file is closed")
         return self._fd
 
@@ -55,10 +57,9 @@ cdef class FileDescriptor:
         self._close()
 
     cdef int _close(self) except -1:
-        cdef int fd = self._fd
-        self._fd = -1
-        if fd >= 0:
-            os.close(fd)
+        if self._is_open:
+            self._is_open = False
+            os.close(self._fd)
         return 0
 
     def __enter__(self):
@@ -132,9 +133,8 @@ def sync_file_system(int fd):
 def open_private(path not None, int flags):
     """Open a file for `open`; one that is made is its owner's alone. Raises OSError."""
     cdef FileDescriptor file = FileDescriptor(path, flags)
-    cdef int fd = file._fd
-    file._fd = -1
-    return fd
+    file._is_open = False
+    return file._fd
 
 
 def open_regular(path not None, int flags):
@@ -142,9 +142,8 @@ def open_regular(path not None, int flags):
     reading it without an end. OSError ENODEV.
     """
     cdef FileDescriptor file = FileDescriptor(path, flags | os.O_NONBLOCK)
-    cdef int fd = file._fd
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    if not stat.S_ISREG(os.fstat(file._fd).st_mode):
         file._close()
         raise OSError(errno.ENODEV, "it is not a regular file", path)
-    file._fd = -1
-    return fd
+    file._is_open = False
+    return file._fd
