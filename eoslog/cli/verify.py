@@ -91,9 +91,13 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
         echo_json({"sound": not findings.problems, **vars(findings), **more})
         return
     for one in findings.recovered:
+        where, size, offset = one["partition"], one["bytes"], one["offset"]
+        if one["kept"] is None:
+            click.echo(f"{where}: the next opening cuts {size} bytes off after offset {offset}")
+            continue
         click.echo(
-            f"{one['partition']}: opening it cut {one['bytes']} bytes off after offset "
-            f"{one['offset']}; they are kept in {one['kept']}"
+            f"{where}: opening it cut {size} bytes off after offset {offset}; they are kept in "
+            f"{one['kept']}"
         )
     for problem in findings.problems:
         click.echo(shown(problem))

@@ -57,20 +57,20 @@ def with_compressed_as_one(problems: list[Problem]) -> list[Problem]:
 
 class CutTail(NamedTuple):
     """Tail that recovery cut off a partition's log, the offset where it was cut, and where it is
-    kept.
+    kept: None if it is in its file still, as the store was only read.
     """
 
     topic_partition: TopicPartition
     bytes: int
     offset: int
-    kept: Path
+    kept: Path | None
 
     def described(self) -> dict[str, object]:
         return {
             "partition": str(self.topic_partition),
             "bytes": self.bytes,
             "offset": self.offset,
-            "kept": str(self.kept),
+            "kept": None if self.kept is None else str(self.kept),
         }
 
 

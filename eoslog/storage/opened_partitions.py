@@ -706,8 +706,8 @@ class OpenedPartitions:
         if partition.cut_bytes:
             self.cut_bytes += partition.cut_bytes
             kept, end = self._paths.cut_of(where), partition.log_end_offset
-            self.cuts.append(CutTail(where, partition.cut_bytes, end, kept))
             is_read = self._opener.watched is not None  # The bytes stay where they are.
+            self.cuts.append(CutTail(where, partition.cut_bytes, end, None if is_read else kept))
             _log.log(
                 logging.INFO if is_read else logging.WARNING,
                 "%s: recovery cut %d bytes off after offset %d%s",
