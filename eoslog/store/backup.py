@@ -207,6 +207,8 @@ class _Backup:
                 topics = self._known_topics()
                 unopened |= self._unopened(topics, unopened)
                 ends = self._ends(topics)
+                # Else another session may have begun, in which these logs are open.
+                self._files.engine.check_open()
                 self._copy_staged_files()
             self._note(topics, ends, unopened)
             self._copy_logs()

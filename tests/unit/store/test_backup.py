@@ -25,6 +25,7 @@ from eoslog import TopicPartition
 from eoslog.bindings import shared_page
 from eoslog.errors import (
     CorruptRecordError,
+    LogClosedError,
     NotAStoreError,
     StoreError,
     StoreFullError,
@@ -406,6 +407,22 @@ def test_a_log_of_a_deleted_topic_is_not_waited_for(store, copy):
     store.backup(copy)
     with eoslog.open(copy) as of_then:
         assert list(of_then.topics()) == ["u"]
+
+
+def test_a_store_that_is_closed_before_the_instant_is_not_copied(store, copy, monkeypatch):
+    """Another session may begin: what it appends while files are copied would be in the copy."""
+    store.create_topic("t")
+    append(store)
+    real = module._Backup._topics_held
+
+    def close_first(backup):
+        store.close()
+        return real(backup)
+
+    monkeypatch.setattr(module._Backup, "_topics_held", close_first)
+    with pytest.raises(LogClosedError):
+        store.backup(copy)
+    assert names_in(copy.parent) == ["store"]
 
 
 def test_a_process_that_hangs_in_the_creation_of_a_topic_is_reported(store, copy, monkeypatch):
