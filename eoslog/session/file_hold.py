@@ -37,17 +37,19 @@ class FileHold:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Have no process remove files of logs. Raises StoreInUseError if another backup does not
-        end.
+        """Have no process remove files of logs. Raises StoreInUseError if another backup, or a
+        removal, does not end.
         """
-        end_s = time.monotonic() + shared_page.LOCK_TIMEOUT_S
+        timeout_s = shared_page.LOCK_TIMEOUT_S
+        end_s = time.monotonic() + timeout_s
         file = self._opened()
         try:
             while not file.lock(exclusive=True, wait=False):
                 if time.monotonic() > end_s:
                     raise StoreInUseError(
-                        f"another backup of {self._path.parent.parent} is under way; one is made "
-                        "at a time"
+                        f"another backup of {self._path.parent.parent} is under way, or files of "
+                        f"it are being removed, for longer than {timeout_s:g} s: one backup is "
+                        "made at a time"
                     )
                 time.sleep(_LOOK_S)
             yield
