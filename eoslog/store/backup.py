@@ -23,7 +23,6 @@ from typing import NamedTuple, Protocol
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.file_descriptor import FileDescriptor
-from eoslog.bindings.file_space import begin_writeback
 from eoslog.bindings.log_ends import LogEnd, LogEnds
 from eoslog.bindings.shared_page import COUNTER_LOGS_OPENED
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
@@ -70,6 +69,8 @@ _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _SNAPSHOT_SUFFIX = ".snapshot"
 # A lock that is not waited for is looked at so often.
 _LOOK_S = 0.005
+# About so much of a copy is not on the disk yet at most.
+_UNSYNCED_BYTES_MAX = 256 << 20
 _LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 Progress = Callable[[int, int], object]
@@ -184,7 +185,7 @@ class _Backup:
         self._progress = progress
         self._link = link
         self._earlier = earlier
-        self._total_bytes = 0
+        self._total_bytes = self._unsynced_bytes = 0
         # Topics with their entries, and logs, of the instant.
         self._entries: dict[str, Entry] = {}
         self._logs: dict[TopicPartition, _Log] = {}
@@ -439,15 +440,21 @@ class _Backup:
             wanted = found.st_size if size_bytes is None else size_bytes
             with FileDescriptor(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE) as copy:
 
-                def copied(position_bytes: int, byte_count: int) -> None:
-                    # Early, so that the sync does not hold up the syncs of others at the end.
-                    begin_writeback(copy, position_bytes, byte_count)
+                def copied(_: int, byte_count: int) -> None:
+                    self._sync_some(copy, byte_count)
                     if size_bytes is not None:
                         self._count(byte_count)
 
                 copy_bytes(data, copy, wanted, copied)
             if os.fstat(data).st_size < wanted:
                 raise CorruptRecordError(str(source), 0, "the file was cut while it was copied")
+
+    def _sync_some(self, descriptor: int, byte_count: int) -> None:
+        """Sync now and then: the kernel makes all who append wait while too much is not written."""
+        self._unsynced_bytes += byte_count
+        if self._unsynced_bytes >= _UNSYNCED_BYTES_MAX:
+            os.fdatasync(descriptor)
+            self._unsynced_bytes = 0
 
     def _count(self, byte_count: int) -> None:
         self.copied_bytes += byte_count

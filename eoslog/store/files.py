@@ -386,8 +386,9 @@ class StoreFiles:
             return 0  # Where another process compacts: after the next append.
         try:
             with self.file_hold.removing() as may_remove:
-                # Else it would only make the logs longer.
-                return self._compact(sealed) if may_remove else 0
+                pass  # Not held for so long: a backup would wait.
+            # While one is under way it would only make the logs longer.
+            return self._compact(sealed) if may_remove else 0
         finally:
             shared.unlock(LOCK_COMPACTION)
 
