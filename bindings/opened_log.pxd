@@ -12,6 +12,9 @@ cdef class OpenedLog:
     cdef uint8_t* _page_map
     cdef uint8_t* _followed_map              # Of the processes that write, if the log is only read.
     cdef str _control_path
+    cdef bytes _followed_bytes
+    cdef bint _looks                         # What it is a copy of, or is to be, is looked at.
+    cdef int64_t _looked_ns
     cdef int _page_fd                        # Locked until others may attach; else -1.
     cdef object _shared
     cdef CommitJournal _journal              # None: durability is by the files alone.

@@ -43,6 +43,7 @@ class OpenedLog:
         shown_path: str | None = None,
         followed: bytes | None = None,
         counters: CounterPage | None = None,
+        awaited: str | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...

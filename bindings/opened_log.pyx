@@ -37,7 +37,7 @@ from eoslog.native.control_boot cimport (
 )
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, CONTROL_WANT_SHARED, ControlPage, control_flag,
-    ControlView, control_init, control_is_ready, control_keep_synced, control_load,
+    ControlView, control_now_ns, control_init, control_is_ready, control_keep_synced, control_load,
     control_set_flag, control_start_before, control_store, control_synced_before, control_want,
 )
 from eoslog.native.log_close cimport log_detach
@@ -65,6 +65,8 @@ _OPENING_S_MAX = 600
 _OPENING_LOOK_S = 0.002
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
 cdef int LOGS_OPENED = COUNTER_LOGS_OPENED
+cdef enum:
+    AWAITED_LOOK_NS = 10_000_000     # Whether a process has opened a log is looked at so often.
 _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "segment.ms",
              "max.message.bytes")
 
@@ -81,7 +83,8 @@ cdef class OpenedLog:
 
     With `followed`, the session of the processes that have the store open, they are only followed:
     no file is created, written or synced, and no lock taken that a process waits for. The page is
-    one of this process's own then, which each call brings up to theirs.
+    one of this process's own then, which each call brings up to theirs. With `awaited`, the page's
+    path, a log that was opened in an overlay is followed as soon as one of them has opened it.
     """
 
     def __cinit__(self):
@@ -96,7 +99,7 @@ cdef class OpenedLog:
                  bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
                  LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None,
                  overlay=None, str shown_path=None, bytes followed=None,
-                 CounterPage counters=None):
+                 CounterPage counters=None, str awaited=None):
         if self._page_map != NULL:
             raise ValueError("the partition log is already open")
         self.path = path
@@ -107,7 +110,8 @@ cdef class OpenedLog:
         self.partition = <int>partition
         self._close_lock = threading.Lock()
         self._load_producer = self._reattach = self._find_session = None
-        self._control_path = control_path
+        self._control_path = control_path if awaited is None else awaited
+        self._looks = followed is not None or awaited is not None
         self._checkpoint = recovery_point
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
@@ -351,6 +355,12 @@ cdef class OpenedLog:
             pthread_mutex_lock(&self._log.view_lock)
             pthread_mutex_lock(&self._log.follow_lock)
         former = self._followed_map
+        if self._log.followed == NULL and self._log.opened:
+            # In an overlay so far.
+            self._followed_bytes = os.fsencode(self.shown_path)
+            self._log.next_directory = self._followed_bytes
+            self.path = self.shown_path
+            self.attached = True
         self._followed_map = found
         self._log.followed = page
         memcpy(self._log.page.session, raw, 16)
@@ -365,6 +375,15 @@ cdef class OpenedLog:
         """Of a log that is only read here, know what its page says by now. If that is of another
         session, and the store was taken up in it, it is to be attached to again.
         """
+        cdef int64_t now_ns
+        if self._log.followed == NULL:
+            now_ns = control_now_ns()
+            if self._find_session is not None and now_ns - self._looked_ns >= AWAITED_LOOK_NS:
+                self._looked_ns = now_ns
+                session = self._find_session()
+                if session is not None:
+                    self._follow_page(session)
+            return 0
         if not log_look(&self._log, NULL) and self._find_session is not None:
             session = self._find_session()
             if session is not None and session != self._log.page.session[:16]:
@@ -571,7 +590,7 @@ cdef class OpenedLog:
                 f"{self.topic}-{self.partition}: {SEGMENT_REOPENED.decode()}: open it again")
         if self._page_map == NULL or self._log.closed or not self._log.opened:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} is closed")
-        if self._log.followed != NULL:
+        if self._looks:
             self._look()
         if control_flag(&self._log.page.deleted):
             raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
@@ -720,7 +739,7 @@ cdef class OpenedLog:
     @property
     def deleted(self):
         """True if its topic was deleted, by any process."""
-        if self._log.followed != NULL:
+        if self._looks:
             self._look()
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
 

@@ -4,8 +4,14 @@ from libc.stdint cimport int32_t, int64_t
 from eoslog.native.shared_page cimport SharedPageHead
 
 
+cdef class FollowedPage:
+    cdef const SharedPageHead* _page
+
+
 cdef class SharedPage:
     cdef SharedPageHead* _page
+    cdef FollowedPage _followed              # None, unless the store is only read.
+    cdef object _follow_count                # So many were followed, one after the other.
     cdef void* _map
     cdef int32_t _process_id
     cdef int64_t _held_count                 # Of locks, by all threads of this process.

@@ -51,6 +51,8 @@ _WAIT_S_MAX = 1.0
 cdef double WAIT_S = _WAIT_S_MAX
 cdef enum:
     HOLD_LOOK_US = 500               # Whether a hold is over is looked at so often.
+# More than a counter of one session reaches.
+_FOLLOWED_STEP = 1 << 48
 _BEGIN = struct.pack("<QI", SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION)
 
 
@@ -95,6 +97,49 @@ cdef HeldLocks held_locks(SharedPage page, int first, int end, double timeout_s)
     return held
 
 
+cdef class FollowedPage:
+    """The page of the processes that have a store open, as one sees it that only reads.
+
+    Raises StoreError where the file is not of that session.
+    """
+
+    def __cinit__(self):
+        self._page = NULL
+
+    def __init__(self, str path not None, bytes session not None):
+        cdef const uint8_t* wanted = session
+        cdef int64_t file_bytes = 0
+        cdef int64_t modified_ms = 0
+        cdef uint8_t* mapped = NULL
+        cdef int fd = -1
+        cdef int error
+        if self._page != NULL:
+            raise ValueError("the page is already open")
+        if len(session) != SESSION_BYTES:
+            raise ValueError(f"session must have {SESSION_BYTES} bytes, got {len(session)}")
+        error = eos_open(os.fsencode(path), False, True, &fd)
+        if error == 0:
+            error = eos_file_bytes(fd, &file_bytes, &modified_ms)
+        if error == 0 and file_bytes >= <int64_t>sizeof(SharedPageHead):
+            error = eos_map(fd, sizeof(SharedPageHead), False, &mapped)
+        if fd >= 0:
+            close_fd(fd)
+        if error != 0:
+            raise OSError(error, os.strerror(error), path)
+        self._page = <const SharedPageHead*>mapped
+        if mapped == NULL or not shared_page_is_made(self._page) or (
+                memcmp(self._page.session, wanted, 16) != 0):
+            raise errors.StoreError(f"{path} is of another session")
+
+    def __dealloc__(self):
+        if self._page != NULL:
+            munmap(<uint8_t*>self._page, sizeof(SharedPageHead))
+
+    def is_of(self, bytes session not None):
+        """True if the page is of a session; a full disk has the next one use the same file."""
+        return self._page.session[:16] == session
+
+
 cdef class SharedPage:
     """The mapped page of one store. With `create` it is created for a session: no other
     process may use it.
@@ -105,6 +150,7 @@ cdef class SharedPage:
     def __cinit__(self):
         self._page = NULL
         self._map = NULL
+        self._follow_count = 0
 
     def __init__(self, str path not None, bytes session not None, bint create):
         cdef bytes name = os.fsencode(path)
@@ -315,14 +361,28 @@ cdef class SharedPage:
     # Counters.
 
     def counter(self, int number):
-        """A counter of the session, from 0 on."""
+        """A counter of the session, from 0 on. With a page that is followed it is another one too
+        after it was raised there, and after the page became another one.
+        """
         self._check_counter(number)
+        if self._followed is not None:
+            return (shared_counter_load(self._page, number) + self._follow_count * _FOLLOWED_STEP
+                    + shared_counter_load(self._followed._page, number))
         return shared_counter_load(self._page, number)
+
+    def follow(self, FollowedPage page not None):
+        """Have the counters rise with those of another page, which is only looked at; this page is
+        the reader's own then.
+        """
+        self._follow_count += 1
+        self._followed = page
 
     def raise_counter(self, int number):
         """Raise a counter by one, for all processes; its new value."""
+        cdef uint64_t raised
         self._check_counter(number)
-        return shared_counter_raise(self._page, number)
+        raised = shared_counter_raise(self._page, number)
+        return raised if self._followed is None else self.counter(number)
 
     def lift_counter(self, int number, uint64_t value):
         """Raise a counter to a value, for all processes, if it is lower."""

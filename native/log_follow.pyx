@@ -23,7 +23,9 @@ from eoslog.native.control_page cimport (
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.index_file cimport index_file_append
 from eoslog.native.log_replay cimport log_replay_batch
-from eoslog.native.mapped_io cimport eos_file_bytes, eos_file_length, eos_sync_data
+from eoslog.native.mapped_io cimport (
+    eos_file_bytes, eos_file_length, eos_identity, eos_sync_data,
+)
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
     SegmentFile, log_active, log_add_segment, log_drop_segments, log_fail, log_load_writable,
@@ -369,6 +371,11 @@ cdef Status log_attach(
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
     forget_segments(log)
+    if log.next_directory != NULL:
+        log.directory = log.next_directory
+        log.next_directory = NULL
+        log.options.segment.overlay = False
+        eos_identity(log.directory, &log.device, &log.inode)
     status = attach_segments(log, view, files, file_count, checkpoint, &end, &file_bytes, out)
     log.closed = status != STATUS_OK
     log.renewed = False

@@ -127,7 +127,7 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
             return status            # Else it is being taken up just now, by the caller.
     pthread_mutex_lock(&log.view_lock)
     status = check_usable(log, out)
-    if status == STATUS_OK and log.renewed and not log.producers_unknown:
+    if status == STATUS_OK and log.renewed:
         status = fault(out, STATUS_FELL_BEHIND, "a later session has the log open", 0, 0)
     if status == STATUS_OK:
         status = log_use_active(log, out)

@@ -52,7 +52,8 @@ cdef struct PartitionLog:
     ControlPage* page                # Shared with other processes; all else is this one's own.
     const ControlPage* followed      # If the log is only read here: what `page` is a copy of, and
     pthread_mutex_t follow_lock      # ... what guards the copying; after all other locks.
-    bint renewed                     # ... it is of a later session: to be attached to again.
+    bint renewed                     # ... it is of a later session: to be attached to again,
+    const char* next_directory       # ... in the store's directory, if it was read in an overlay.
     uint32_t* wake_word              # What readers of many logs sleep on; NULL without any.
     uint32_t wake_bit                # For which readers of this one do.
     int32_t process_id

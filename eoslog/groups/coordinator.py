@@ -147,8 +147,12 @@ class GroupCoordinator:
         state_path: Path,
         slots: ProcessSlots,
         counters: CounterPage,
+        *,
+        follows: bool = False,
     ) -> None:
+        """`follows`: the store is only read, beside the processes that change it."""
         self.log = group_offsets.log
+        self._follows = follows
         self._topics = topics
         self._slots = slots
         self._counters = counters
@@ -187,11 +191,16 @@ class GroupCoordinator:
         groups = self.log.if_there(group)
         if groups is None:
             return None
-        self.expel_dead(group)
+        if not self._follows:
+            self.expel_dead(group)
         with self.log.caught_up(groups) as state:
             if not state.is_known(group):
                 return None
             members = state.members_of(group)
+        dead = [one.member_id for one in members.members if self.is_dead(one)]
+        if dead:
+            # As the next process that looks has it.
+            members = without_members(members, dead, self._counts_for(members))
         return GroupDescription(
             group,
             members.state,
@@ -314,6 +323,8 @@ class GroupCoordinator:
 
     def expel_dead(self, group: str) -> None:
         """Remove the dead members of a group."""
+        if self._follows:
+            return
         members, _ = self.look(group)
         if any(map(self.is_dead, members.members)):
             self._change(group, lambda now: now)

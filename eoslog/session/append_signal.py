@@ -16,6 +16,8 @@ from eoslog.bindings.shared_page import ALL_BITS, SharedPage
 # A reader looks again after so long, woken or not: a writer may die between its publish and
 # the wake-up, and Python handles signals only between two sleeps.
 LOOK_AGAIN_S = 1.0
+# One that only reads the store is not woken: its wish would be a store to their pages.
+FOLLOWED_LOOK_S = 0.02
 
 
 class Watched(Protocol):
@@ -28,8 +30,9 @@ class Watched(Protocol):
 class AppendSignal:
     """Signal of one store. While no reader waits, it costs a writer next to nothing."""
 
-    def __init__(self, shared: SharedPage) -> None:
+    def __init__(self, shared: SharedPage, look_again_s: float = LOOK_AGAIN_S) -> None:
         self.shared = shared
+        self._look_again_s = look_again_s
 
     def wake(self) -> None:
         """Have all readers look again, in all processes, after a change that is no append."""
@@ -47,15 +50,15 @@ class AppendSignal:
 
     def sleeper(self) -> "Sleeper":
         """Return a waiting reader."""
-        return Sleeper(self.shared)
+        return Sleeper(self.shared, self._look_again_s)
 
     def wait(
         self, partitions: Iterable[Watched], is_ready: Callable[[], bool], timeout_s: float
     ) -> bool:
         """Wait until `is_ready()` or the time is over; return True if it is ready.
 
-        It is asked after each append to one of these partitions, after each `wake`, and once a
-        second. Raises what it raises, and LogClosedError for a partition that is closed.
+        It is asked after each append to one of these partitions, after each `wake`, and again and
+        again. Raises what it raises, and LogClosedError for a partition that is closed.
         """
         deadline_s = time.monotonic() + timeout_s
         sleeper = self.sleeper()
@@ -77,8 +80,9 @@ class AppendSignal:
 class Sleeper:
     """A waiting reader. What happens between `look` and `sleep` is not missed: the sleep ends."""
 
-    def __init__(self, shared: SharedPage) -> None:
+    def __init__(self, shared: SharedPage, look_again_s: float) -> None:
         self._shared = shared
+        self._look_again_s = look_again_s
         self._word = 0
 
     def look(self) -> None:
@@ -86,7 +90,7 @@ class Sleeper:
         self._word = self._shared.wake_word()
 
     def sleep(self, timeout_s: float, bits: int = ALL_BITS) -> None:
-        """Sleep until a thread or process wakes one of the bits, at most LOOK_AGAIN_S; may return
-        early.
+        """Sleep until a thread or process wakes one of the bits, or it is time to look again; may
+        return early.
         """
-        self._shared.wait(self._word, min(timeout_s, LOOK_AGAIN_S), bits)
+        self._shared.wait(self._word, min(timeout_s, self._look_again_s), bits)

@@ -5,16 +5,20 @@ opening reads is copied: checkpoints, the list of topics, LMDB, control pages. T
 recovery of a store that was not closed, and all that follows write to the overlay alone. So what is
 read is what the next process that opens the store finds, and the store stays as it is.
 
+Of a store that processes have open it has what they keep beside the logs, and the logs of the
+partitions that none of them has opened. The others are followed where they are (`followed`).
+
 Invariants: nothing is created, written, locked exclusively or synced in the store; the directory is
 its user's alone, and locked while it is in use, so that one whose process died is removed by the
-next reader of the same user; the overlay is that of a store which no process has open, and shows
-when one has opened it since.
+next reader of the same user; the overlay of a store which no process has open shows when one has
+opened it since.
 """
 
 import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,16 +30,17 @@ from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import NotAStoreError, StoreInUseError, StoreReopenedError
-from eoslog.fs.atomic_file import TEMPORARY_SUFFIX
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.fs.file_system import boot_id, mount_of
-from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.fs.identity_files import META_PROPERTIES, PARTITION_METADATA
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.overlay_directories import add_overlay, remove_overlay
 from eoslog.fs.private_files import FILE_MODE, make_directory, remove_directory
 from eoslog.session.directory import why_no_store
+from eoslog.session.followed_session import FollowedSession
 from eoslog.session.lmdb_copy import copy_lmdb
 from eoslog.session.lock import FILE_NAME as LOCK_NAME
-from eoslog.session.lock import OPENING_FILE_NAME
+from eoslog.session.lock import OPENING_FILE_NAME, OPENING_TIMEOUT_S
 from eoslog.session.paths import StorePaths
 from eoslog.session.process_slots import any_alive
 from eoslog.session.store_session import SIGN_OF_LIFE_S, SessionFile
@@ -45,7 +50,7 @@ NAME_PREFIX = "eoslog-reader-"
 MEMORY = Path("/dev/shm")
 # So much more than LMDB's file is to be free where an overlay is made.
 _ROOM_BYTES = 16 << 20
-_TRIES = 10
+_LOOK_S = 0.005
 _PIECE_BYTES = 1 << 16
 _LOCK_SUFFIX = ".lock"
 _LMDB_DIRECTORY, _LMDB_NAME = "lmdb", "data.mdb"
@@ -77,21 +82,30 @@ class WatchedFile(NamedTuple):
 class _Partitions:
     """Brings the files of the store's partitions into an overlay once they are asked for."""
 
-    def __init__(self, store: StorePaths) -> None:
+    def __init__(self, store: StorePaths, controls: Path, *, changes: bool) -> None:
+        """`controls` is where their pages come to. `changes`: topics come and go in the store."""
         self._store = store
+        self._controls = controls
+        self._changes = changes
         self._lock = ThreadLock()
-        self._linked: set[TopicPartition] = set()
+        # Of which topic it was, by the file that says so; None: there was none.
+        self._linked: dict[TopicPartition, bytes | None] = {}
         self._copied: set[TopicPartition] = set()
 
     def bring_partition(self, where: TopicPartition, path: Path) -> None:
-        if where in self._linked:
+        if where in self._linked and not self._changes:
             return
         source = self._store.partition(where)
         with self._lock, named_os_errors(f"reading {source}"):
+            identity = read_if_there(source / PARTITION_METADATA)
             # Once: from then on they are the overlay's own.
-            if where not in self._linked:
+            if where not in self._linked or self._linked[where] != identity:
+                if where in self._linked:
+                    self._drop(where, path)
+                if source.is_dir() and not path.is_dir():
+                    make_directory(path)
                 _link_files(source, path)
-            self._linked.add(where)
+                self._linked[where] = identity
 
     def bring_control(self, where: TopicPartition, path: Path) -> None:
         if where in self._copied:
@@ -102,12 +116,24 @@ class _Partitions:
                 _copy(source, path)
             self._copied.add(where)
 
+    def forget(self, where: TopicPartition, path: Path) -> None:
+        """Have the files of a partition brought again when they are asked for."""
+        with self._lock, named_os_errors(f"removing {path}"):
+            self._drop(where, path)
+
+    def _drop(self, where: TopicPartition, path: Path) -> None:
+        if path.is_dir():
+            remove_directory(path)
+        (self._controls / str(where)).unlink(missing_ok=True)
+        self._linked.pop(where, None)
+        self._copied.discard(where)
+
 
 class Overlay:
     """The overlay of one store: `paths` are the paths in it. `close` removes it."""
 
     def __init__(self, store: StorePaths) -> None:
-        """Make it, of a store that no process has open.
+        """Make it. `followed` is the session of the processes that have the store open, or None.
 
         Raises NotAStoreError, StoreInUseError, StoreFullError (of the memory), StoreReadOnlyError
         (this user may not read the store), StoreFailedError.
@@ -118,20 +144,28 @@ class Overlay:
             if not (store.root / META_PROPERTIES).exists():
                 raise NotAStoreError(f"{store.root} is not a store: {why_no_store(store.root)}")
         try:
-            for _ in range(_TRIES):
+            until_s = time.monotonic() + OPENING_TIMEOUT_S
+            while time.monotonic() < until_s:
                 if self._made():
                     return
                 self.close()
+                time.sleep(_LOOK_S)
         except BaseException:
             self.close()
             raise
-        raise StoreInUseError(f"{store.root} is opened and closed again and again")
+        raise StoreInUseError(
+            f"{store.root} has been opened and closed again and again, or been in the opening, for "
+            f"{OPENING_TIMEOUT_S:g} s"
+        )
 
     def _made(self) -> bool:
-        """Make it; False if a process opened the store since it was begun."""
+        """Make it; False if a process opens or opened the store meanwhile."""
         with named_os_errors(f"looking at {self.store.shared}"):
             self.watched = WatchedFile.at(self.store.shared)
-        self._check_dead()
+        # A process has its slot after it began a session, and before that is taken up.
+        self.followed = FollowedSession(self.store) if any_alive(self.store.state) else None
+        if self.followed is not None and self.followed.look() is None:
+            return False
         with named_os_errors(f"reading {self.store.root}"):
             place = self._place()
         with named_os_errors(f"making {place}/{NAME_PREFIX}*"):
@@ -139,41 +173,59 @@ class Overlay:
             self._path, self._file = _new_directory(place)
         root = self._path / self.store.root.name
         add_overlay(self._path)
-        self.paths = StorePaths(root, self.store.root, _Partitions(self.store))
+        controls = StorePaths(root).controls
+        self._partitions = _Partitions(self.store, controls, changes=self.followed is not None)
+        self.paths = StorePaths(root, self.store.root, self._partitions)
         with named_os_errors(f"reading {self.store.root} into {self._path}"):
             try:
                 self._fill()
             except FileNotFoundError:  # Of a process that changes the store.
-                if self.is_current:
+                if self.followed is None and self._is_current():
                     raise
-        self._check_dead()
-        return self.is_current
+                return False
+        if self.followed is None:
+            self._check_no_other_host()
+            return not any_alive(self.store.state) and self._is_current()
+        # What is linked holds while no process has a partition open, which each one shows itself.
+        self.watched = WatchedFile.at(root / META_PROPERTIES)
+        # Else what it has may be of the next session.
+        return self.followed.is_current()
 
-    def _check_dead(self) -> None:
-        if any_alive(self.store.state):
-            raise StoreInUseError(f"{self.store.root} is open in another process, or in this one")
+    def _check_no_other_host(self) -> None:
+        """Check for a sign of life from another host; locks may not reach from host to host."""
         found = SessionFile.read(self.store.session)
         if found is None or found.boot_id == boot_id() or not mount_of(self.store.state).network:
             return
-        # Locks may not reach from host to host. By this host's clock: nothing is written.
+        # By this host's clock: nothing is written.
         with named_os_errors(f"looking at {self.store.session}"), suppress(FileNotFoundError):
             age_ms = clock.now_ms() - self.store.session.stat().st_mtime * 1000
             if age_ms < SIGN_OF_LIFE_S * 1000:
                 raise StoreInUseError(f"{self.store.root} is open on another host: {found}")
 
-    @property
-    def is_current(self) -> bool:
-        """True if no process has opened the store since."""
+    def _is_current(self) -> bool:
         with named_os_errors(f"looking at {self.store.shared}"):
             return WatchedFile.at(self.store.shared) == self.watched
 
     def check(self) -> None:
-        """Raise StoreReopenedError if a process has opened the store since."""
-        if not self.is_current:
+        """Raise StoreReopenedError if a process opened the store since, and none had it open."""
+        if self.followed is not None:
+            self.followed.look()
+        elif not self._is_current():
             raise StoreReopenedError(
                 f"{self.store.root}: another process has opened the store since it was opened to "
                 "be read: open it again"
             )
+
+    def bring_again(self, where: TopicPartition) -> None:
+        """Have a partition's files as they are in the store by now; none of them is open here."""
+        self._partitions.forget(where, self.paths.root / str(where))
+
+    def copy_lmdb(self, path: Path) -> bool:
+        """Copy the store's LMDB file as it is now; False if there is none, or that failed."""
+        source = self.store.state / _LMDB_DIRECTORY / _LMDB_NAME
+        with suppress(FileNotFoundError):
+            return copy_lmdb(source, path)
+        return False
 
     def close(self) -> None:
         """Remove the directory; a second call does nothing."""
@@ -210,20 +262,29 @@ class Overlay:
                 # Its files when they are asked for: there may be many.
                 make_directory(root / entry.name)
             elif entry.is_file() and not entry.name.endswith(TEMPORARY_SUFFIX):
-                _copy(Path(entry.path), root / entry.name)
+                self._copy_file(Path(entry.path), root / entry.name)
         for entry in _entries(store.state):
             is_copied = entry.name not in _NOT_COPIED and not entry.name.endswith(
                 (_LOCK_SUFFIX, TEMPORARY_SUFFIX)
             )
             if is_copied and entry.is_file():
-                _copy(Path(entry.path), self.paths.state / entry.name)
+                self._copy_file(Path(entry.path), self.paths.state / entry.name)
         lmdb_path = store.state / _LMDB_DIRECTORY / _LMDB_NAME
         if lmdb_path.is_file():
             make_directory(self.paths.state / _LMDB_DIRECTORY)
             # Without it all comes from the logs.
             copy_lmdb(lmdb_path, self.paths.state / _LMDB_DIRECTORY / _LMDB_NAME)
-        if store.staging.is_dir():
+        if self.followed is not None:
+            self.paths.staging = store.staging
+        elif store.staging.is_dir():
             _link_tree(store.staging, self.paths.staging)
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        try:
+            _copy(source, target)
+        except FileNotFoundError:
+            if self.followed is None:
+                raise
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:

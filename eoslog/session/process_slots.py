@@ -101,6 +101,7 @@ class ProcessSlots:
     def __init__(self, state_path: Path, session: bytes) -> None:
         """Take a slot of its own; `release` or the death of the process frees it."""
         self.path = state_path / DIRECTORY_NAME
+        self._followed: Path | None = None
         self.own = secrets.token_bytes(SLOT_BYTES)
         self.session = session
         self._descriptions: dict[bytes, ProcessSlot] = {}
@@ -132,11 +133,15 @@ class ProcessSlots:
             }
         )
 
+    def follow(self, state_path: Path) -> None:
+        """Go by the slots of a store that this process only reads; its own is elsewhere."""
+        self._followed = state_path / DIRECTORY_NAME
+
     def alive(self, slot: bytes) -> bool:
         """True if the process that took the slot lives, and has the store open."""
         if slot == self.own:
             return self._lives()
-        return _is_held(self._path_of(slot))
+        return _is_held(self._known_path(slot))
 
     def dead(self) -> list[ProcessSlot]:
         """Return the slots of dead processes whose leftovers no process has ended yet."""
@@ -165,7 +170,7 @@ class ProcessSlots:
         """
         blocks = []
         for one in self.others():
-            path = self._path_of(one.slot)
+            path = self._known_path(one.slot)
             # Of the block after the last line's end no id is given out yet.
             for line in (read_if_there(path) or b"").split(b"\n")[1:-1]:
                 try:
@@ -217,8 +222,9 @@ class ProcessSlots:
 
     def _all(self) -> list[ProcessSlot]:
         found = []
-        with named_os_errors(f"looking at {self.path}"):
-            names = [path.name for path in self.path.iterdir()]
+        directory = self._followed or self.path
+        with named_os_errors(f"looking at {directory}"):
+            names = [path.name for path in directory.iterdir()]
         for name in names:
             try:
                 slot = bytes.fromhex(name)
@@ -231,9 +237,12 @@ class ProcessSlots:
     def _path_of(self, slot: bytes) -> Path:
         return self.path / slot.hex()
 
+    def _known_path(self, slot: bytes) -> Path:
+        return (self._followed or self.path) / slot.hex()
+
     def _read(self, slot: bytes) -> ProcessSlot:
         try:
-            said = loads_json((read_if_there(self._path_of(slot)) or b"").partition(b"\n")[0])
+            said = loads_json((read_if_there(self._known_path(slot)) or b"").partition(b"\n")[0])
             return ProcessSlot(
                 slot,
                 int(said["pid"]),

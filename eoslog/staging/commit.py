@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.shared_page import LOCK_STAGED
@@ -72,6 +73,8 @@ _log = logging.getLogger(__name__)
 LOCK_TIMEOUT_S = 600.0
 # Interval between attempts to complete a job, if no other job is committed in between.
 RETRY_S = 30.0
+
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +366,23 @@ class StagedCommits:
         """
         return LockBlock(self._lock, prepare=lambda _: self._stand_still())
 
+    def read_still(self, read: Callable[[], _Read]) -> _Read:
+        """Return what `read` reads while no process decides or completes a job: under the lock, or
+        in a store that is only read, again until no process has done so meanwhile.
+        """
+        with self.standing_still():
+            if not self._engine.follows:
+                return read()
+            while True:
+                before = self.pending.look_on()
+                found = read()
+                if self.pending.look_on() == before:
+                    return found
+
     def _stand_still(self) -> None:
         self._working.check()
-        self._look_around()
+        if not self._engine.follows:
+            self._look_around()
 
     def quiet(self) -> LockBlock[bool]:
         """Do as `standing_still` without waiting; the block gets True if it has the lock.

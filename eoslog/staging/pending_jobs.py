@@ -55,6 +55,7 @@ from eoslog.storage.damage import Problem, problem
 from eoslog.storage.engine import Engine
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.state_key import APPLICATION
 
 _log = logging.getLogger(__name__)
 
@@ -189,6 +190,22 @@ class PendingJobs:
             found += [] if manifest is None else [manifest]
             found += [one.path for one in _job_of(self._staging_path, record).files]
         return found
+
+    def look_on(self) -> list[ApplicationRecord]:
+        """Know the jobs that other processes decided and did not complete, in a store that this one
+        only reads. Return the records of all applications: while they are the same, no job was
+        decided or completed.
+        """
+        names = self._state_log.names(APPLICATION)
+        records = [ApplicationRecord.read_by_name(self._state_log, name) for name in names]
+        known = [one for one in records if one is not None]
+        self.by_name = {}
+        for record in known:
+            if record.state == PREPARED:
+                topic_ids, bounds = _topic_ids_and_bounds(record)
+                held = HeldPartitions(self._engine.find_partition, topic_ids, bounds)
+                self.by_name[record.name] = PendingJob(record, held, decided=True, of_others=True)
+        return known
 
     def _compare_with_record(self, name: str) -> None:
         """Check if a known job is still pending."""

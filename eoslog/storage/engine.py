@@ -31,7 +31,8 @@ class Engine:
     LogClosedError, ForkedProcessError or StoreFailedError if the store is not usable any more.
     `check_files()` looks whether its files are still those that were opened; if they are not, it
     raises StoreFailedError, and every call does from then on. `check_writable()` raises
-    StoreReadOnlyError if the store is only read.
+    StoreReadOnlyError if the store is only read. `follows` is True if that is beside processes that
+    have it open.
     """
 
     paths: StorePaths
@@ -47,6 +48,7 @@ class Engine:
     check_open: Callable[[], None]
     check_files: Callable[[], None]
     check_writable: Callable[[], None]
+    follows: bool = False
 
     @property
     def path(self) -> Path:

@@ -64,6 +64,8 @@ _REFUSALS = (
 # What the process met rather than the file: the environment only has to be opened again.
 _ERRORS_OF_PROCESS = (lmdb.PanicError, lmdb.BadRslotError)
 
+_NEW_SUFFIX = ".new"
+
 _Result = TypeVar("_Result")
 
 _opened: "weakref.WeakSet[LmdbEnvironment]" = weakref.WeakSet()
@@ -110,6 +112,8 @@ class LmdbEnvironment:
         self.path = path
         self._synced = synced
         self._write_turn = write_turn
+        # Of a store that is only read: copies the environment of its writers to a path.
+        self.copied_from: Callable[[Path], bool] | None = None
         self.generation = 0
         self.databases: dict[bytes, Any] = {}
         self._lock = threading.RLock()
@@ -186,6 +190,21 @@ class LmdbEnvironment:
             cast(lmdb.Environment, self.lmdb).copy(str(directory))
 
         self._within(copy, write=False)
+
+    def renew(self) -> None:
+        """Put a new copy in the place of one of another environment, if this is such a copy.
+
+        What it has is true up to later offsets then. Without a new one it stays as it is.
+        """
+        if self.copied_from is None:
+            return
+        aside = self.path.with_name(self.path.name + _NEW_SUFFIX)
+        with self._lock, self._at_work:
+            if self._closed or self._forked or not self.copied_from(aside):
+                return
+            self._close_environment()
+            aside.replace(self.path / DATA_FILE_NAME)
+            self._reopen()
 
     def free_dead_readers(self) -> int:
         """Free the places of readers whose process died: what they read can be overwritten again.

@@ -1,11 +1,13 @@
 """Opens the log of a partition, with its topic's settings and what the checkpoints say of it."""
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from eoslog.bindings.commit_journal import CommitJournal
-from eoslog.bindings.control_state import start_before
+from eoslog.bindings.control_state import control_state, start_before
 from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
@@ -13,12 +15,13 @@ from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import EoslogError, FellBehindError
 from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.file_hold import FileHold
-from eoslog.session.overlay import WatchedFile
+from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import lost_end
 from eoslog.storage.legal_holes import LegalHoles
@@ -40,6 +43,8 @@ WRITTEN_BYTES_MIN = 8192
 MAPPED_FILES_MAX = 8192
 # Of the internal topics a commit syncs a record or two at a time.
 _INTERNAL_FILL_BYTES = 1 << 14
+# How long a partition that another process is just opening is left alone.
+_LOOK_S = 0.002
 # Compaction removes whole segments of these, so they are small; a larger record has one for itself.
 _INTERNAL_ROLL_BYTES = 1 << 20
 
@@ -61,8 +66,7 @@ class LogOpener:
     counters: CounterPage  # The same.
     boot_id: bytes | None  # The machine's; None: not known.
     file_hold: FileHold
-    # In an overlay: while this file is unchanged no process has opened the store since.
-    watched: WatchedFile | None = None
+    overlay: Overlay | None = None  # If the store is only read.
 
     def open(
         self,
@@ -78,7 +82,7 @@ class LogOpener:
         An exception in the block of `opening` closes the log again.
         """
         # Of an overlay nothing is synced, whatever the store's durability.
-        is_synced = self.durability != "process" and self.watched is None
+        is_synced = self.durability != "process" and self.overlay is None
         config = {
             **_log_settings(
                 topic, topic_config, self.config, self.durability, self.holes.below(topic, where)
@@ -86,38 +90,17 @@ class LogOpener:
             "eoslog.durable": is_synced,
             "eoslog.page.unsynced": is_synced and not self.checkpoints.knows(where),
         }
+        followed = None if self.overlay is None else self.overlay.followed
         recovery_point = self.checkpoints.recovery_point(where)
-        if not self.checkpoints.knows_start_of(where):
-            self._write_start_of_page(topic, where)
-        with named_os_errors(f"opening {where}"):
-            log = PartitionLog(
-                str(self.paths.partition(where)),
-                topic=where.topic,
-                partition=where.partition,
-                control_path=str(self.paths.control(where)),
-                spare_path=str(self.paths.spare(where)),
-                cut_path=str(self.paths.cut_of(where)),
-                config=config,
-                clean=clean,
-                recovery_point=recovery_point,
-                log_start_offset=self.checkpoints.log_start_offset(where),
-                session=self.session,
-                shared=self.shared,
-                topic_id=id_bytes(topic.topic_id),
-                opening=opening,
-                boot_id=self.boot_id,
-                journal=self.journal,
-                overlay=self.watched,
-                shown_path=str(self.paths.shown / str(where)),
-                counters=self.counters,
-            )
+        log = self._log_of(topic, where, config, clean=clean, opening=opening)
         rows = ProducerRows(self.lmdb, topic.topic_id, where.partition)
         cached_max = self.config["eoslog.producers.cached.max"]
+        find_session = None if followed is None else followed.look
         partition = UnifiedLog(
             log,
             topic.topic_id,
             topic.config,
-            PartitionProducers(log, where, rows, cached_max),
+            PartitionProducers(log, where, rows, cached_max, find_session),
             self.durability,
             self.signal,
             write_start=partial(self.checkpoints.raise_start, where),
@@ -126,6 +109,8 @@ class LogOpener:
             spare_path=self.paths.spare(where),
             producer_expiration_ms=self.config["producer.id.expiration.ms"],
         )
+        if followed is not None and log.attached:
+            return partition  # What the copies of the checkpoints say is too old.
         # By the page of an earlier session, and by a checkpoint, which may be older.
         synced = max(log.synced_before, recovery_point)
         partition.damage.note(lost_end(log.path, synced, log.log_end_offset))
@@ -141,6 +126,117 @@ class LogOpener:
             start_offset = self.checkpoints.log_start_offset(where)
             partition.damage.note_lost_beginning(start_offset, first_offset)
         return partition
+
+    def _log_of(
+        self,
+        topic: TopicDescription,
+        where: TopicPartition,
+        config: Mapping[str, int],
+        *,
+        clean: bool,
+        opening: LogOpening,
+    ) -> PartitionLog:
+        """Return the log, opened; in a store that is only read, followed where it is if a process
+        has it open, and otherwise opened in the overlay.
+        """
+        if self.overlay is None or self.overlay.followed is None:
+            return self._opened_log(topic, where, config, clean=clean, opening=opening)
+        followed, page = self.overlay.followed, str(self.overlay.store.control(where))
+        is_doubted = False
+        while True:
+            with suppress(FellBehindError):
+                return self._followed_log(topic, where, config, opening)
+            before = self._opened_in(page)
+            # What needs recovery was said as the session began; since then no process opened it.
+            clean = not is_doubted and followed.is_current() and where not in followed.unrecovered
+            log = None
+            try:
+                log = self._opened_log(
+                    topic, where, config, clean=clean, opening=opening, awaited=page
+                )
+            except EoslogError:
+                if not clean and self._opened_in(page) == before:
+                    raise
+            after = self._opened_in(page)
+            # Nothing is appended before a process says that it has the partition open.
+            is_as_before = after == before or not after[1]
+            if log is not None and is_as_before and (not clean or followed.is_current()):
+                return log
+            if log is not None:
+                log.close(clean=False)
+            self.overlay.bring_again(where)
+            is_doubted = True
+            time.sleep(_LOOK_S)
+
+    @staticmethod
+    def _opened_in(page: str) -> tuple[bytes, bool]:
+        """Return the session in which a partition was opened last, and whether it was by now."""
+        with named_os_errors(f"looking at {page}"):
+            state = control_state(page)
+        return (b"", False) if state is None else (state.session, state.ready)
+
+    def _followed_log(
+        self,
+        topic: TopicDescription,
+        where: TopicPartition,
+        config: Mapping[str, int],
+        opening: LogOpening,
+    ) -> PartitionLog:
+        """Raise FellBehindError if no process of the session has it open."""
+        assert self.overlay is not None and self.overlay.followed is not None
+        store = self.overlay.store
+        with named_os_errors(f"opening {where}"):
+            return PartitionLog(
+                str(store.partition(where)),
+                topic=where.topic,
+                partition=where.partition,
+                control_path=str(store.control(where)),
+                spare_path=str(self.paths.spare(where)),
+                cut_path=str(self.paths.cut_of(where)),
+                config=dict(config),
+                clean=True,
+                shared=self.shared,
+                topic_id=id_bytes(topic.topic_id),
+                opening=opening,
+                followed=self.overlay.followed.look(),
+                counters=self.counters,
+            )
+
+    def _opened_log(
+        self,
+        topic: TopicDescription,
+        where: TopicPartition,
+        config: Mapping[str, int],
+        *,
+        clean: bool,
+        opening: LogOpening,
+        awaited: str | None = None,
+    ) -> PartitionLog:
+        if not self.checkpoints.knows_start_of(where):
+            self._write_start_of_page(topic, where)
+        with named_os_errors(f"opening {where}"):
+            return PartitionLog(
+                str(self.paths.partition(where)),
+                topic=where.topic,
+                partition=where.partition,
+                control_path=str(self.paths.control(where)),
+                spare_path=str(self.paths.spare(where)),
+                cut_path=str(self.paths.cut_of(where)),
+                config=dict(config),
+                clean=clean,
+                recovery_point=self.checkpoints.recovery_point(where),
+                log_start_offset=self.checkpoints.log_start_offset(where),
+                session=self.session,
+                shared=self.shared,
+                topic_id=id_bytes(topic.topic_id),
+                opening=opening,
+                boot_id=self.boot_id,
+                journal=self.journal,
+                counters=self.counters,
+                overlay=None if self.overlay is None else self.overlay.watched,
+                shown_path=str(self.paths.shown / str(where)),
+                awaited=awaited,
+            )
 
     def alter(
         self, partition: UnifiedLog, topic: TopicDescription, topic_config: Mapping[str, int]

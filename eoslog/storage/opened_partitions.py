@@ -97,6 +97,12 @@ class OpenedPartitions:
         self.cuts: list[CutTail] = []
         self.closed_offsets: dict[TopicPartition, LastOffsets] = {}
 
+    @property
+    def _follows(self) -> bool:
+        """True if the store is only read, beside the processes that have it open."""
+        overlay = self._opener.overlay
+        return overlay is not None and overlay.followed is not None
+
     def recover_all(self) -> None:
         """The stop was unclean: whatever there is has to be recovered when it is opened."""
         for topic in self._registry.all():
@@ -200,10 +206,16 @@ class OpenedPartitions:
 
     def existing_internal_partitions(self, topic_name: str) -> list[int]:
         """Return the partitions of an internal topic that have a directory."""
+        numbers = range(INTERNAL_TOPIC_PARTITIONS)
+        if self._follows:
+            # Those that are made: the directory comes first, then this file.
+            root = self._paths.shown
+            with named_os_errors(f"looking at {root}"):
+                found = (root / f"{topic_name}-{number}" / PARTITION_METADATA for number in numbers)
+                return [number for number, path in enumerate(found) if path.exists()]
         prefix = str(self._paths.partition(TopicPartition(topic_name, 0)))[:-1]
         with named_os_errors(f"looking at {prefix}*"):
             # Each opening asks for all of them: fifty paths would cost more than the looks.
-            numbers = range(INTERNAL_TOPIC_PARTITIONS)
             return [number for number in numbers if is_directory(f"{prefix}{number}")]
 
     def closed_end(self, where: TopicPartition) -> int | None:
@@ -612,13 +624,18 @@ class OpenedPartitions:
             ):
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
-                unknown = self._opener.holes.is_unknown(topic, where)
+                unknown = not self._follows and self._opener.holes.is_unknown(topic, where)
                 clean = where not in self._unrecovered and not unknown
                 began_s = time.monotonic()
                 recovery_point = self._opener.checkpoints.recovery_point(where)
-                partition = self._opener.open(
-                    topic, where, self.config_of(topic), clean=clean, opening=opening
-                )
+                try:
+                    partition = self._opener.open(
+                        topic, where, self.config_of(topic), clean=clean, opening=opening
+                    )
+                except EoslogError:
+                    if self._follows:
+                        self._check_topic(topic)  # No lock keeps its files here.
+                    raise
                 if unknown and not partition.attached:
                     with named_os_errors(f"opening {where}"):
                         self._opener.holes.look(topic, where, partition.log)
@@ -706,7 +723,7 @@ class OpenedPartitions:
         if partition.cut_bytes:
             self.cut_bytes += partition.cut_bytes
             kept, end = self._paths.cut_of(where), partition.log_end_offset
-            is_read = self._opener.watched is not None  # The bytes stay where they are.
+            is_read = self._opener.overlay is not None  # The bytes stay where they are.
             self.cuts.append(CutTail(where, partition.cut_bytes, end, None if is_read else kept))
             _log.log(
                 logging.INFO if is_read else logging.WARNING,

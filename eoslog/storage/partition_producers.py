@@ -59,7 +59,9 @@ class PartitionProducers:
         topic_partition: TopicPartition,
         rows: ProducerRows,
         cached_max: int,
+        find_session: Callable[[], bytes | None] | None = None,
     ) -> None:
+        """`find_session()`, if the store is only read, is the session of those who write to it."""
         self.log = log  # A stub once the partition is closed.
         self.cached_max = cached_max
         # Called each time after the table was filled, with the lock held.
@@ -79,7 +81,7 @@ class PartitionProducers:
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
         # then: another process may still write a row that is true below that.
         self._dropped: dict[int, int] = {}
-        log.set_callbacks(self._load, self.reattach)
+        log.set_callbacks(self._load, self.reattach, find_session)
 
     def producer(self, producer_id: int) -> ProducerState | None:
         """Return the state of a producer id, from memory or from LMDB; None if there is none."""
@@ -134,6 +136,7 @@ class PartitionProducers:
                     raise
                 # Another process deleted segments; first it stored what they held.
                 self.log.reattach()
+                self.rows.environment.renew()
                 self.persisted_offset = -1
             else:
                 return
@@ -180,6 +183,7 @@ class PartitionProducers:
         with self._lock:
             if self.log.fell_behind:  # Else another thread has done it.
                 self.log.reattach()
+                self.rows.environment.renew()
                 self.persisted_offset = -1
                 self._restore()
 

@@ -34,6 +34,7 @@ from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
     InvalidTopicError,
+    StoreReadOnlyError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.fs.file_lock import file_locked
@@ -182,6 +183,7 @@ class TopicRegistry:
         self._identity: object = None
         self._generation = 0
         self._departures = self._alterations = 0
+        self._follows = False  # The file is another process's to change.
 
     @classmethod
     def load(cls, store_path: Path, state_path: Path, shared: SharedPage) -> "TopicRegistry":
@@ -196,6 +198,16 @@ class TopicRegistry:
                 registry._change(topics_of_directories(store_path))
             else:
                 registry._file.reserve()
+        return registry
+
+    @classmethod
+    def follow(cls, state_path: Path, shared: SharedPage) -> "TopicRegistry":
+        """Read the file of a store that this process only reads; the counters follow those of the
+        processes that change it. Raises as `load`.
+        """
+        registry = cls(state_path, shared)
+        registry._follows = True
+        registry._known()
         return registry
 
     def get(self, name: str) -> TopicDescription | None:
@@ -356,7 +368,8 @@ class TopicRegistry:
     def _catch_up(self, *, holder_died: bool) -> None:
         """Read what was changed, announced or not; the caller holds the locks."""
         counter, identity = self._shared.counter(COUNTER_TOPICS), self._file.identity()
-        if holder_died or (counter == self._count and identity != self._identity):
+        is_unannounced = holder_died or (counter == self._count and identity != self._identity)
+        if is_unannounced and not self._follows:
             self._file.sync()
             counter = self._shared.raise_counter(COUNTER_TOPICS)
         if counter != self._count:
@@ -399,6 +412,8 @@ class TopicRegistry:
 
     def _change(self, changed: Mapping[str, TopicDescription | None]) -> None:
         """Write topics that changed, and take them in; the caller is in a `_changing` block."""
+        if self._follows:
+            raise StoreReadOnlyError(f"{self._file.path} is only read")
         known = (self._by_line or {}).items()
         by_line = {line: topic for line, topic in known if topic.name not in changed}
         by_line |= {_line(topic): topic for topic in changed.values() if topic is not None}

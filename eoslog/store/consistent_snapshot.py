@@ -126,13 +126,15 @@ class ConsistentSnapshots:
         }
 
     def _look(self, partitions: Sequence[UnifiedLog]) -> _Look:
-        # No staged job moves in this time, in any process.
-        with self._staged.standing_still():
+        def read() -> _Look:
             jobs = self._staged.pending.spans()
             # In this order.
             stable = [one.last_stable_offset for one in partitions]
             ends = [one.log_end_offset for one in partitions]
-        return _Look(stable, ends, jobs)
+            return _Look(stable, ends, jobs)
+
+        # No staged job moves in this time, in any process.
+        return self._staged.read_still(read)
 
     def _look_later(self, partitions: Sequence[UnifiedLog], look: _Look) -> _Look:
         """Look again once what a look found open has ended, or after some time."""

@@ -29,10 +29,11 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.coordinator import GroupCoordinator
 from eoslog.groups.offsets import GroupOffsets
 from eoslog.groups.offsets_index import GroupOffsetsIndex
-from eoslog.session.append_signal import AppendSignal
+from eoslog.session.append_signal import FOLLOWED_LOOK_S, LOOK_AGAIN_S, AppendSignal
 from eoslog.session.counters import StoreCounts, read_counts
 from eoslog.session.directory import enter_store
 from eoslog.session.file_hold import FileHold
+from eoslog.session.followed_session import FollowedSession
 from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import StoreSettings, read_settings, write_settings
@@ -161,6 +162,7 @@ class StoreFiles:
             check_open,
             check_files,
             check_writable,
+            self.follows,
         )
         self._make_transactions(found_ids)
         self._make_groups()
@@ -200,12 +202,20 @@ class StoreFiles:
         self.state_index = StateIndex(self.lmdb)
         if self.session.first:
             upgrade_topics(self.paths.state, self.state_index)
-        self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
+        followed = None if self.overlay is None else self.overlay.followed
+        if self.overlay is not None and followed is not None:
+            followed.give_counters(shared)
+            self.session.slots.follow(self.overlay.store.state)
+            self.session.topic_defaults.update(followed.topic_defaults)
+            self.lmdb.copied_from = self.overlay.copy_lmdb
+            self.registry = TopicRegistry.follow(self.overlay.store.state, shared)
+        else:
+            self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
         # Nobody else replaces the files of an overlay.
         check = self.session.check if self.overlay is None else nothing_to_check
         self.registry.check_files = check
         self.durability: Durability = self.session.durability
-        self.signal = AppendSignal(shared)
+        self.signal = AppendSignal(shared, LOOK_AGAIN_S if followed is None else FOLLOWED_LOOK_S)
         self.file_hold = FileHold(self.paths.controls)
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
@@ -235,7 +245,7 @@ class StoreFiles:
             self.session.counters.page,
             boot_id_bytes(),
             self.file_hold,
-            self.overlay.watched if self.overlay is not None else None,
+            self.overlay,
         )
         self.partitions = OpenedPartitions(
             opener, self.registry, self.session.topic_defaults, found_ids, check
@@ -299,9 +309,10 @@ class StoreFiles:
         self.group_members = GroupCoordinator(
             self.group_offsets,
             self.registry,
-            self.paths.state,
+            self.looked_at.state,
             slots,
             self.session.counters.page,
+            follows=self.follows,
         )
         self.topics = StoreTopics(
             self.paths,
@@ -312,10 +323,23 @@ class StoreFiles:
             self.file_hold,
         )
 
+    @property
+    def follows(self) -> bool:
+        """True if the store is only read, beside the processes that have it open."""
+        return self.overlay is not None and self.overlay.followed is not None
+
+    @property
+    def looked_at(self) -> StorePaths:
+        """The paths of what processes keep for each other to look at."""
+        return self.overlay.store if self.overlay is not None and self.follows else self.paths
+
     def begin(self) -> None:
         """Take the store up where the last process left it (O3 to O6), and its transactions; or
         attach to what other processes have open.
         """
+        if self.overlay is not None and self.overlay.followed is not None:
+            self._begin_following(self.overlay.followed)
+            return
         if self.session.first:
             self._take_up()
             self.session.note_run()
@@ -327,6 +351,16 @@ class StoreFiles:
         self.state_log.join()
         self.transaction_recovery.join()
         self._begin_journal()
+
+    def _begin_following(self, followed: FollowedSession) -> None:
+        """Read what the processes that have the store open write, which they end themselves."""
+
+        def note_unrecovered() -> None:
+            self.partitions.recover_some(followed.unrecovered)
+
+        note_unrecovered()
+        followed.on_next = note_unrecovered
+        self.state_log.join()
 
     def _begin_journal(self) -> None:
         if self.journal is not None:

@@ -159,6 +159,11 @@ class Store:
                 self._checkpointer.stop()
             self._files.transaction_recovery.leaves_open = self._files.mode.leaves_open
             self._files.begin()
+            if self._files.follows:
+                self._files.opened()
+                self._log_opening(began_s)
+                opened(self)
+                return self
             self._files.topics.finish_deletions()
             if self._files.session.first:
                 self._staged.roll_forward()
@@ -254,7 +259,7 @@ class Store:
         Raises CorruptRecordError if that was damaged.
         """
         self._check_open()
-        return read_settings(self._files.paths.state)
+        return read_settings(self._files.looked_at.state)
 
     def processes(self) -> list[ProcessSlot]:
         """The processes that have the store open now, this one first: each with `process_id`,

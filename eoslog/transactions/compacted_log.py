@@ -193,9 +193,7 @@ class CompactedLog:
         """Read what any process has appended to a partition."""
         with self._lock:
             self._mend()
-            self.open_partition(number).read_on(
-                self._transactions.note_foreign, self._transactions.note_gap
-            )
+            self._read_on(self.open_partition(number))
 
     def watch(self, record_type: int, name: str) -> WatchedKey:
         """Watch a key: note from now on when another process writes its record."""
@@ -594,7 +592,7 @@ class CompactedLog:
     def _catch_up_with_all(self) -> None:
         self._open_those_of_others()
         for opened in list(self._opened.values()):
-            opened.read_on(self._transactions.note_foreign, self._transactions.note_gap)
+            self._read_on(opened)
 
     def _caught_up(self, number: int) -> CompactedPartition | None:
         """The partition, read to its end; None if no process opened it: the index has all of it."""
@@ -602,8 +600,16 @@ class CompactedLog:
             self._open_those_of_others()
         opened = self._opened.get(number)
         if opened is not None:
-            opened.read_on(self._transactions.note_foreign, self._transactions.note_gap)
+            self._read_on(opened)
         return opened
+
+    def _read_on(self, opened: CompactedPartition) -> None:
+        opened.read_on(self._transactions.note_foreign, self._note_gap)
+
+    def _note_gap(self, number: int, log_start_offset: int) -> None:
+        # What was deleted is in the index of those who write, before they delete it.
+        self._index.environment.renew()
+        self._transactions.note_gap(number, log_start_offset)
 
 
 def _indexed(key: bytes, record: StateRecord) -> bytes | None:

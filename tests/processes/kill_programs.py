@@ -37,6 +37,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StagedCommitError,
     StagedRunFencedError,
+    StoreReopenedError,
     TopicAlreadyExistsError,
     TransactionAbortableError,
     TransactionalIdNotFoundError,
@@ -332,24 +333,43 @@ def watches(hand: Hand, isolation_level: str, seed: int) -> None:
     """Reads a partition from some offset on, for a while, and then another; says all it saw."""
     noise = random.Random(seed)
     while True:
-        partition = noise.randrange(PARTITIONS)
-        where = TopicPartition(EVENTS, partition)
-        with hand.store.consumer(isolation_level=isolation_level) as consumer:
-            consumer.assign([where])
-            if noise.random() < 0.5:
-                consumer.seek_to_end()
-            else:
-                end = consumer.end_offsets([where])[where]
-                consumer.seek(where, noise.randint(max(0, end - 300), end))
-            hand.say("watch", partition, consumer.position(where))
-            for _ in range(noise.randint(5, 60)):
-                try:
-                    records = consumer.poll(timeout=0.05, max_records=noise.choice((1, 20, 500)))
-                except OffsetOutOfRangeError:
-                    break
-                if records:
-                    seen = [[one.offset, (one.value or b"").decode()[:60]] for one in records]
-                    hand.say("saw", consumer.position(where), seen)
+        watch_once(hand, hand.store, isolation_level, noise)
+
+
+def watch_once(hand: Hand, store: eoslog.Store, isolation_level: str, noise: random.Random) -> None:
+    partition = noise.randrange(PARTITIONS)
+    where = TopicPartition(EVENTS, partition)
+    with store.consumer(isolation_level=isolation_level) as consumer:
+        consumer.assign([where])
+        if noise.random() < 0.5:
+            consumer.seek_to_end()
+        else:
+            end = consumer.end_offsets([where])[where]
+            consumer.seek(where, noise.randint(max(0, end - 300), end))
+        hand.say("watch", partition, consumer.position(where))
+        for _ in range(noise.randint(5, 60)):
+            try:
+                records = consumer.poll(timeout=0.05, max_records=noise.choice((1, 20, 500)))
+            except OffsetOutOfRangeError:
+                break
+            if records:
+                seen = [[one.offset, (one.value or b"").decode()[:60]] for one in records]
+                hand.say("saw", consumer.position(where), seen)
+
+
+def looks_on(hand: Hand, path: str, isolation_level: str, seed: int) -> None:
+    """As `watches`, of a store that is opened to be read alone; it also looks at what else there
+    is. Whether a process has the store open or not makes no difference to it.
+    """
+    noise = random.Random(seed)
+    while True:
+        with suppress(StoreReopenedError), eoslog.open(path, read_only=True) as store:
+            for _ in range(noise.randint(1, 20)):
+                watch_once(hand, store, isolation_level, noise)
+                store.groups()
+                store.transactions()
+                store.producers()
+                store.snapshot([EVENTS, COPIES])
 
 
 def operates(hand: Hand, seed: int) -> None:

@@ -63,6 +63,14 @@ ROLES = (
     *(Role(f"member-{number}", programs.shares, (f"member-{number}",)) for number in range(3)),
     Role("reader", programs.watches, ("read_committed",)),
     Role("dirty", programs.watches, ("read_uncommitted",), isolation_level="read_uncommitted"),
+    Role("onlooker", programs.looks_on, ("read_committed",), joins=False),
+    Role(
+        "dirty-onlooker",
+        programs.looks_on,
+        ("read_uncommitted",),
+        joins=False,
+        isolation_level="read_uncommitted",
+    ),
     Role("operator", programs.operates),
     Role("guest", programs.opens_and_closes, joins=False),
 )
@@ -158,7 +166,9 @@ class KillLoop:
         arguments = [*role.arguments, self.noise.randrange(1 << 30)]
         if not role.joins:
             member = crew.hire(role.name)
-            arguments = [str(self.path), crew.options]
+            arguments = [str(self.path), *arguments]
+            if role.program is programs.opens_and_closes:
+                arguments = [str(self.path), crew.options]
         else:
             member = crew.begin_to_join(role.name)
         if role.program is programs.plain:
