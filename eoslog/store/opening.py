@@ -60,8 +60,9 @@ def open(
         what its creator gave here, and `alter_config`.
     read_only : bool
         True: read the store, and create, write, lock and sync nothing in it; every call that writes
-        raises StoreReadOnlyError. Nothing else may be given but the path. A store whose processes
-        were killed is shown as the next opening finds it, which is worked out in memory.
+        raises StoreReadOnlyError. Nothing else may be given but the path. A store that processes
+        have open is followed, and they are not held up. One whose processes were killed is shown
+        as the next opening finds it, which is worked out in memory.
 
     Raises
     ------
