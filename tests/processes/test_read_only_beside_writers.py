@@ -16,8 +16,10 @@ from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import OffsetOutOfRangeError, StoreReopenedError
-from eoslog.store.store import engine_of
+from eoslog.storage import log_opener
+from eoslog.store.store import engine_of, parts_of
 
 TOPIC = "numbers"
 PARTITIONS = 3
@@ -278,3 +280,39 @@ def test_a_reader_that_stands_still_holds_nobody_up(tmp_path, seed):
         reader.kill()
         assert files_of(path) == before
         assert not [one for one in reader.all_said if one.word == "failed"]
+
+
+def test_what_compaction_deleted_before_it_was_read(tmp_path, monkeypatch):
+    """The newest states stand further up: compaction wrote them again."""
+    monkeypatch.setattr(log_opener, "_INTERNAL_ROLL_BYTES", 1 << 12)
+    path, names = tmp_path / "store", [f"id-{number}" for number in range(5)]
+    with eoslog.open(path, create=True, durability="process") as writer:
+        writer.create_topic(TOPIC)
+
+        def commit(count: int, *transactional_ids: str) -> None:
+            for one in transactional_ids:
+                with writer.producer(transactional_id=one) as producer:
+                    producer.init_transactions()
+                    for _ in range(count):
+                        with producer.transaction():
+                            producer.append(TOPIC, partition=0, values=[b"x"])
+
+        commit(3, *names)
+        with eoslog.open(path, read_only=True) as reader:
+            assert len(reader.transactions()) == len(names)
+            commit(100, *names)
+            files = parts_of(writer).files
+            of_state = [
+                one for one in files.partitions.opened() if one.topic == TRANSACTION_STATE_TOPIC
+            ]
+            assert files.compact(*of_state) > 0
+            commit(2, *names[:3])
+            assert reader.transactions() == writer.transactions()
+            assert [epoch_of(reader, one) for one in names] == [
+                epoch_of(writer, one) for one in names
+            ]
+
+
+def epoch_of(store: eoslog.Store, transactional_id: str) -> tuple[int, int]:
+    found = store.describe_transaction(transactional_id)
+    return found.producer_id, found.producer_epoch
