@@ -358,3 +358,22 @@ def test_a_read_only_mount_is_read(open_store, store_path, tmp_path):
             pytest.skip("nothing can be mounted here")
     finally:
         subprocess.run(["umount", str(mounted)], capture_output=True, check=False)
+
+
+def test_what_was_read_stays_right_while_another_process_deletes_it(open_store, store_path):
+    """Its file is held, and so is not used again for other records."""
+    pytest.importorskip("pyarrow")
+    filled(open_store).close()
+    with eoslog.open(store_path, read_only=True) as reader:
+        consumer = reader.consumer()
+        consumer.assign([AT])
+        batch = consumer.poll_arrow(timeout=0.0)
+        store = open_store(None)
+        store.delete_topic("t")
+        store.create_topic("t", 1, config={"segment.bytes": 4096})
+        for _ in range(20):
+            store.producer().append("t", 0, [b"x" * 900] * 4)
+        assert batch.column("value").to_pylist() == [b"committed"]
+        with pytest.raises(errors.StoreReopenedError):
+            consumer.poll_arrow(timeout=0.0)
+    assert batch.column("value").to_pylist() == [b"committed"]
