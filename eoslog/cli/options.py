@@ -22,7 +22,7 @@ import click
 
 import eoslog
 from eoslog.cli import output as cli_output
-from eoslog.errors import EoslogError, StoreInUseError
+from eoslog.errors import EoslogError
 
 STORE_VARIABLE = "EOSLOG_STORE"
 _DURATION = re.compile(
@@ -61,11 +61,7 @@ class Settings:
     @contextmanager
     def read(self) -> Iterator["eoslog.Store"]:
         """A block with the store, which must exist, for a command that only reads it."""
-        try:
-            store = eoslog.open(self.path(), read_only=True)
-        except StoreInUseError:
-            store = eoslog.open(self.path(), durability=None)
-        with store:
+        with eoslog.open(self.path(), read_only=True) as store:
             yield store
             if sys.stdout is not None:
                 sys.stdout.flush()
