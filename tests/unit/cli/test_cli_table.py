@@ -15,6 +15,7 @@ import termios
 from pathlib import Path
 
 import pytest
+import rich.console
 from rich.cells import cell_len
 from rich.console import Console
 from short_form import short_form
@@ -144,7 +145,8 @@ def shown_at(width: int, columns, rows, monkeypatch, **named) -> list[str]:
     def console(width: int = width) -> Console:
         return Console(file=output, force_terminal=True, width=width, color_system=None)
 
-    monkeypatch.setattr(cli_table, "Console", console)
+    monkeypatch.setattr(rich.console, "Console", console)
+    monkeypatch.setattr(cli_table, "is_plain", lambda _: False)
     monkeypatch.setattr(cli_table, "standard_output", lambda: None)
     cli_table.print_rows(columns, rows, **named)
     return [line.rstrip() for line in re.sub(r"\x1b\[\d+m", "", output.getvalue()).splitlines()]
