@@ -46,6 +46,8 @@ class StoreVerification:
     """One check of a store, with the parts of the store that it looks at."""
 
     paths: StorePaths
+    # Of the store itself, also where `paths` are those of an overlay.
+    own_paths: StorePaths
     partitions: OpenedPartitions
     registry: TopicRegistry
     lmdb: LmdbEnvironment
@@ -72,7 +74,7 @@ class StoreVerification:
         topics = self.registry.all()
         self._checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
-        found += lost_partitions(self.paths, self._checkpoints, dict(self.recreated))
+        found += lost_partitions(self.own_paths, self._checkpoints, dict(self.recreated))
         for name, error in self.unremoved.items():
             reason = f"topic {name} was deleted, and not all of it removed: {error}"
             found.append(problem(self.paths.root, reason))

@@ -1105,6 +1105,7 @@ def verify_counting(
     files = store._files
     found = StoreVerification(
         files.paths,
+        files.own_paths,
         files.partitions,
         files.registry,
         files.lmdb,
