@@ -210,7 +210,8 @@ class StoreFiles:
             self.lmdb.copied_from = self.overlay.copy_lmdb
             self.registry = TopicRegistry.follow(self.overlay.store.state, shared)
         else:
-            self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
+            # By the store's own directories: those of an overlay are filled once they are used.
+            self.registry = TopicRegistry.load(self.own_paths.root, self.paths.state, shared)
         # Nobody else replaces the files of an overlay.
         check = self.session.check if self.overlay is None else nothing_to_check
         self.registry.check_files = check

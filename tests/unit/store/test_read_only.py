@@ -95,6 +95,17 @@ def paths_of(store: eoslog.Store) -> list[Path]:
     return [Path(str(one["path"])) for one in store.partition("t", 0).segments()]
 
 
+def test_topics_are_shown_without_their_list(open_store, store_path):
+    store = open_store()
+    store.create_topic("t", 2)
+    store.producer().append("t", values=[b"plain"], partition=1)
+    store.close()
+    (store_path / "state" / "topics.json").unlink()
+    with unchanged(store_path), eoslog.open(store_path, read_only=True) as reader:
+        assert reader.topics()["t"].partitions == 2
+        assert read(reader) == [b"plain"]
+
+
 def test_every_call_that_writes_is_refused(open_store, store_path):
     filled(open_store).close()
     with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
