@@ -561,14 +561,16 @@ class Checkpointer:
         partition = self._files.partitions.find(where)
         if partition is None or partition.failed:
             return 0
-        start, size_bytes = partition.log_start_offset, partition.size_bytes
+        start, sizes = partition.log_start_offset, partition.segment_sizes()
         deleted = apply_retention(partition, self._files.names, config, now_ms)
         _log.debug(
             "%s: retention.ms=%d, retention.bytes=%d of %d: %d segments go",
-            *(where, config["retention.ms"], config["retention.bytes"], size_bytes, deleted),
+            *(where, config["retention.ms"], config["retention.bytes"]),
+            *(sum(size for _, size in sizes), deleted),
         )
         if deleted:
-            freed_bytes = max(0, size_bytes - partition.size_bytes)
+            first = partition.log.first_base_offset
+            freed_bytes = sum(size for base_offset, size in sizes if base_offset < first)
             counters = self._files.session.counters
             counters.add("retention_segments", deleted)
             counters.add("retention_bytes", freed_bytes)

@@ -334,6 +334,13 @@ class StoreFiles:
         """The paths of what processes keep for each other to look at."""
         return self.overlay.store if self.overlay is not None and self.follows else self.paths
 
+    @property
+    def session_looked_at(self) -> bytes | None:
+        """Id of the session of these processes; None if a new one is about to begin."""
+        if self.overlay is not None and self.overlay.followed is not None:
+            return self.overlay.followed.look()
+        return self.session.id
+
     def begin(self) -> None:
         """Take the store up where the last process left it (O3 to O6), and its transactions; or
         attach to what other processes have open.

@@ -117,6 +117,7 @@ class _Gathering:
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
         self._engine = files.engine
+        self._session = files.session_looked_at
         self._unrecovered = files.engine.partitions.unrecovered
         self._failed = 0
         self._rows: list[PartitionFigures] = []
@@ -150,8 +151,7 @@ class _Gathering:
             groups=list(self._groups()),
             transaction_ages_s=[_age_s(one, now_ms) for one in undecided if not one.prepared],
             prepared_transactions=sum(one.prepared for one in undecided),
-            # An overlay is of a store that no process has open.
-            processes=0 if files.overlay else 1 + len(files.session.slots.others()),
+            processes=len(files.session.slots.others()) + (files.overlay is None),
             partitions_unrecovered=len(self._unrecovered),
             partitions_failed=self._failed,
             damaged_files=len(engine.checkpoints.damaged),
@@ -174,10 +174,10 @@ class _Gathering:
         """Return the figures of a partition that this process has not open; None if only
         its recovery will tell.
         """
-        page = page_of(self._engine.paths, where)
+        page = page_of(self._files.looked_at, where)
         if page is not None and (page.topic_id != id_bytes(topic.topic_id) or page.deleted):
             page = None
-        sizes = _segment_sizes(self._engine.paths.partition(where))
+        sizes = _segment_sizes(self._files.looked_at.partition(where))
         if page is not None and (page.sealed or self._is_in_use(page)):
             ended = sum(size for base, size in sizes.items() if base < page.active_base_offset)
             end, held = page.log_end_offset, page.hold_offset
@@ -194,7 +194,7 @@ class _Gathering:
         return _closed(start, end, end, sum(sizes.values()))
 
     def _is_in_use(self, page: ControlState) -> bool:
-        return page.ready and page.session == self._engine.session.id
+        return page.ready and page.session == self._session
 
     def _groups(self) -> Iterator[GroupFigures]:
         committed = self._files.group_offsets.all()

@@ -202,3 +202,18 @@ def test_of_a_store_that_is_only_read(path, caplog):
         assert store.metrics()["counts"]["transactions_committed"] == 1
         assert "counts begin" not in caplog.text
         assert value(store, "eoslog_processes") == 0
+
+
+def test_of_a_store_that_is_only_read_beside_its_writer(path):
+    names = ("kafka_topic_partition_current_offset", "eoslog_topic_bytes", "eoslog_processes")
+    with eoslog.open(path, create=True) as writer:
+        writer.create_topic("t", partitions=3)
+        with writer.producer() as producer:
+            producer.append("t", 1, values=[b"x"] * 3)
+            with eoslog.open(path, read_only=True) as store:
+                for count in (3, 8):
+                    assert ends(store)["t", "1"] == count
+                    assert [values(store, name) for name in names] == [
+                        values(writer, name) for name in names
+                    ]
+                    producer.append("t", 1, values=[b"y"] * 5)
