@@ -16,13 +16,15 @@ opened it since.
 
 import errno
 import os
+import secrets
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.thread_lock import ThreadLock
@@ -140,6 +142,7 @@ class Overlay:
         """
         self.store = store
         self._file: UnforkedFile | None = None
+        self._removal: weakref.finalize[..., Any] | None = None
         with named_os_errors(f"opening {store.root}"):
             if not (store.root / META_PROPERTIES).exists():
                 raise NotAStoreError(f"{store.root} is not a store: {why_no_store(store.root)}")
@@ -170,7 +173,11 @@ class Overlay:
             place = self._place()
         with named_os_errors(f"making {place}/{NAME_PREFIX}*"):
             _remove_dead(place)
-            self._path, self._file = _new_directory(place)
+            self._path = place / f"{NAME_PREFIX}{secrets.token_hex(16)}"
+            # An interrupt (Ctrl-C) may come before anybody has this object, or in its close.
+            self._removal = weakref.finalize(self, _remove, self._path, os.getpid())
+            self._removal.atexit = False  # A store that is open then is closed.
+            self._file = _make_locked(self._path)
         root = self._path / self.store.root.name
         add_overlay(self._path)
         controls = StorePaths(root).controls
@@ -229,17 +236,19 @@ class Overlay:
 
     def close(self) -> None:
         """Remove the directory; a second call does nothing."""
-        if self._file is None:
+        if self._removal is None:
             return
-        with suppress(OSError):
-            remove_directory(self._path)
-        remove_overlay(self._path)
-        self._file.close()
-        self._file = None
+        _remove(self._path, os.getpid())
+        self._removal.detach()
+        if self._file is not None:
+            self._file.close()
+        self._file = self._removal = None
 
     def leave_to_parent(self) -> None:
         """Touch nothing any more: this is a forked child."""
-        self._file = None
+        if self._removal is not None:
+            self._removal.detach()
+        self._file = self._removal = None
 
     def _place(self) -> Path:
         """Return where there is room for it: in memory, or where temporary files are."""
@@ -331,15 +340,23 @@ def _copy(source: Path, target: Path) -> None:
 # The directories of readers.
 
 
-def _new_directory(place: Path) -> tuple[Path, UnforkedFile]:
+def _make_locked(path: Path) -> UnforkedFile:
     """Make a directory, and lock it while no other reader takes it for that of a dead one."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=NAME_PREFIX, dir=place))
+        path.mkdir(mode=0o700)
         with suppress(FileNotFoundError):
             file = _opened(path)
             if file.lock(exclusive=True, wait=True) and path.exists():
-                return path, file
+                return file
             file.close()
+
+
+def _remove(path: Path, process_id: int) -> None:
+    """Remove a directory that this process made, if it is not the child of the one that did."""
+    if os.getpid() == process_id:
+        with suppress(OSError):
+            remove_directory(path)
+        remove_overlay(path)
 
 
 def _remove_dead(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -258,6 +259,36 @@ def test_the_overlay_of_a_reader_that_died_is_removed_by_the_next(
         assert len(list(overlays.iterdir())) == 1
         with eoslog.open(store_path, read_only=True):
             assert len(list(overlays.iterdir())) == 2
+
+
+def test_no_overlay_is_left_without_a_descriptor_to_lock_it(
+    open_store, store_path, overlays, monkeypatch
+):
+    filled(open_store).close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(overlay, "UnforkedFile", refuse)
+    with pytest.raises(errors.StoreError, match="Too many open files"):
+        eoslog.open(store_path, read_only=True)
+    assert list(overlays.iterdir()) == []
+
+
+def test_no_overlay_is_left_by_an_interrupted_close(open_store, store_path, overlays, monkeypatch):
+    filled(open_store).close()
+
+    def interrupt(_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    store = eoslog.open(store_path, read_only=True)
+    monkeypatch.setattr(overlay, "remove_directory", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    del store
+    gc.collect()
+    assert list(overlays.iterdir()) == []
 
 
 def test_without_room_in_memory_the_overlay_is_where_temporary_files_are(
