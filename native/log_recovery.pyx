@@ -27,7 +27,8 @@ from eoslog.native.index_file cimport index_file_lookup
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_dirty_again, eos_first_hole, eos_is_link, eos_now_ms, eos_open, eos_pwrite_all,
+    close_fd, eos_bytes_before_zeros, eos_copy_bytes, eos_dirty_again, eos_end_apart,
+    eos_first_hole, eos_is_link, eos_now_ms, eos_open, eos_pwrite_all, eos_read_apart,
     eos_read_pages, eos_read_pages_alone, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
@@ -338,13 +339,15 @@ cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil
 
 
 cdef int64_t read_upto(
-    Segment* segment, int64_t read_from, int64_t upto, int64_t wanted, int64_t hole
+    Segment* segment, int64_t read_from, int64_t upto, int64_t wanted, int64_t hole, int* error
 ) noexcept nogil:
     """Read the file from `upto` to `wanted` and a little further, and have the next sync write it;
     return where that ends, at the first hole at the latest. Its beginning was at `read_from`.
 
-    What is verified the next sync has to write. Before the first look: see eos_dirty_again.
+    What is verified the next sync has to write. Before the first look: see eos_dirty_again. Of a
+    foreign segment it is read into memory of this process: the file's end may be cut meanwhile.
     """
+    cdef int64_t apart_from
     cdef int64_t step = (upto - read_from) // 8 // PAGE_BYTES * PAGE_BYTES
     if wanted <= upto or upto >= hole:
         return upto
@@ -352,12 +355,17 @@ cdef int64_t read_upto(
     # Each piece begins with a page, and is written page by page.
     wanted = (max(wanted, upto + step) + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
     wanted = min(wanted, hole)
+    if segment.foreign:
+        apart_from = max(upto, segment.apart_upto)
+        if apart_from < wanted and error[0] == 0:
+            error[0] = eos_read_apart(segment.fd, segment.map, apart_from, wanted)
+            segment.apart_upto = wanted
+        return wanted
     if upto - read_from < READ_ALONE_BYTES_MAX:
         eos_read_pages(segment.map + upto, <size_t>(wanted - upto))
     else:
         eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
-    if not segment.foreign:
-        eos_dirty_again(segment.map + upto, <size_t>(wanted - upto))
+    eos_dirty_again(segment.map + upto, <size_t>(wanted - upto))
     return wanted
 
 
@@ -373,15 +381,15 @@ cdef bint ends_below(
 
 
 cdef int64_t read_batch(
-    Segment* segment, int64_t read_from, int64_t upto, int64_t position, int64_t hole
+    Segment* segment, int64_t read_from, int64_t upto, int64_t position, int64_t hole, int* error
 ) noexcept nogil:
     """Do as read_upto for the batch at `position`, if one may stand there."""
     cdef BatchHeader header
-    upto = read_upto(segment, read_from, upto, position + BATCH_HEADER_BYTES, hole)
+    upto = read_upto(segment, read_from, upto, position + BATCH_HEADER_BYTES, hole, error)
     if position + BATCH_HEADER_BYTES <= segment.used_bytes:
         batch_header_load(segment.map + position, &header)
         if header.magic == BATCH_MAGIC_V2:
-            upto = read_upto(segment, read_from, upto, position + header.batch_bytes, hole)
+            upto = read_upto(segment, read_from, upto, position + header.batch_bytes, hole, error)
     return upto
 
 
@@ -402,8 +410,10 @@ cdef Status recover_segment(
     cdef BatchHeader header
     cdef int64_t read_from = position // PAGE_BYTES * PAGE_BYTES
     cdef int64_t dirty_upto = read_from
-    cdef int64_t hole = read_from
-    if segment.used_bytes > position:
+    cdef int64_t hole = segment.used_bytes if segment.foreign else read_from
+    cdef int64_t apart_from = read_from
+    cdef int error = 0
+    if segment.used_bytes > position and not segment.foreign:
         hole = eos_first_hole(segment.fd, read_from, segment.used_bytes)
     if position > 0:
         batch_header_load(segment.map + position, &header)
@@ -419,12 +429,14 @@ cdef Status recover_segment(
         # Of batches below the recovery point the headers do. Those of large ones are read alone.
         known = next_offset < recovery_point
         if known:
-            if header.batch_bytes < READ_BYTES_MIN:
+            if header.batch_bytes < READ_BYTES_MIN or segment.foreign:
                 dirty_upto = read_upto(
-                    segment, read_from, dirty_upto, position + BATCH_HEADER_BYTES, hole)
+                    segment, read_from, dirty_upto, position + BATCH_HEADER_BYTES, hole, &error)
             known = ends_below(segment, position, limit, recovery_point, &header)
         if not known:
-            dirty_upto = read_batch(segment, read_from, dirty_upto, position, hole)
+            dirty_upto = read_batch(segment, read_from, dirty_upto, position, hole, &error)
+        if error != 0:
+            return io_fault(out, error, "a segment could not be read")
         if known or (limit - position >= BATCH_HEADER_BYTES and (
                 batch_check(segment.map + position, limit - position, &header, out) == STATUS_OK)):
             if header.base_offset >= next_offset:
@@ -435,6 +447,12 @@ cdef Status recover_segment(
                 before_offset = next_offset
                 segment_note_batch(segment, &header, position, &log.options.segment)
                 next_offset = header.base_offset + header.last_offset_delta + 1
+                if segment.foreign and not segment.mended and (
+                        position - apart_from >= READ_BYTES_MAX):
+                    # Of what is whole nothing is cut. The last batch may have to be mended.
+                    eos_end_apart(
+                        segment.fd, segment.map, apart_from, position // PAGE_BYTES * PAGE_BYTES)
+                    apart_from = position // PAGE_BYTES * PAGE_BYTES
                 position += header.batch_bytes
                 if known and dirty_upto < position:
                     read_from = position // PAGE_BYTES * PAGE_BYTES
@@ -512,14 +530,21 @@ cdef Status cut_tail(
         probe = BATCH_TERMINATOR_BYTES
     if keep and not zeros_only(segment.map + position, probe):
         eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
-        while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
-            tail_bytes -= 1
+        if segment.foreign:
+            error = eos_bytes_before_zeros(segment.fd, position, tail_bytes, &tail_bytes)
+        else:
+            while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
+                tail_bytes -= 1
         kept_path(log, segment.base_offset, position, path)
-        error = eos_open(path, True, False, &fd)
         if error == 0:
-            error = eos_pwrite_all(fd, segment.map + position, <size_t>tail_bytes, 0)
-            if error == 0 and not segment.foreign:
-                error = eos_sync_data(fd)
+            error = eos_open(path, True, False, &fd)
+        if error == 0:
+            if segment.foreign:
+                error = eos_copy_bytes(segment.fd, position, tail_bytes, fd)
+            else:
+                error = eos_pwrite_all(fd, segment.map + position, <size_t>tail_bytes, 0)
+                if error == 0:
+                    error = eos_sync_data(fd)
             close_fd(fd)
         if error != 0:
             unlink(path)

@@ -51,6 +51,11 @@ cdef extern from "mapped_io.h" nogil:
     int eos_rename(const char* from_path, const char* to_path) noexcept
     int eos_make_private(int fd) noexcept
     int64_t eos_first_hole(int fd, int64_t begin, int64_t upto) noexcept
+    int eos_read_apart(int fd, uint8_t* map, int64_t start, int64_t upto) noexcept
+    void eos_end_apart(int fd, uint8_t* map, int64_t start, int64_t upto) noexcept
+    int eos_bytes_before_zeros(
+        int fd, int64_t start, int64_t bytes, int64_t* found_bytes) noexcept
+    int eos_copy_bytes(int from_fd, int64_t start, int64_t bytes, int to_fd) noexcept
     void eos_dirty_again(uint8_t* map, size_t bytes) noexcept
     void eos_populate(uint8_t* map, size_t bytes) noexcept
     void eos_read_pages_alone(uint8_t* map, size_t bytes, bint alone) noexcept

@@ -48,6 +48,7 @@ cdef struct Segment:
     bint active
     bint loaded                      # Indexes are in memory.
     bint linked                      # The file had another name too when it was opened.
+    int64_t apart_upto               # Of a foreign one that is recovered: what is below was read.
     bint foreign                     # A link in an overlay: its file is never written to.
     bint mended                      # A foreign one whose map is not as its file: it stays mapped.
     bint read_only                   # No byte of it is this process's to change.

@@ -631,6 +631,7 @@ cdef void close_file(Segment* segment) noexcept nogil:
         munmap(segment.map, <size_t>segment.map_bytes)
         mapped_alone_count(-(segment.fd < 0))
     segment.map = NULL
+    segment.apart_upto = 0
     if segment.fd >= 0:
         close_fd(segment.fd)
         open_files_count(-1)

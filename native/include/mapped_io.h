@@ -204,6 +204,63 @@ static inline int eos_map_apart(int fd, size_t bytes, uint8_t **map_out) {
     return map == MAP_FAILED ? errno : 0;
 }
 
+/* Give pages of such a map memory of their own, and read the file into it: another process may cut the file, and a look at a page
+   behind its end would end this process. What the file lacks by now is zeros. */
+static inline int eos_read_apart(int fd, uint8_t *map, int64_t from, int64_t upto) {
+    size_t done_bytes;
+    void *own = mmap(
+        map + from, (size_t)(upto - from), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return own == MAP_FAILED ? errno : eos_pread_upto(fd, map + from, (size_t)(upto - from), from, &done_bytes);
+}
+
+/* Give that memory back: the pages are the file's again, which has what was read of it. */
+static inline void eos_end_apart(int fd, uint8_t *map, int64_t from, int64_t upto) {
+    (void)mmap(
+        map + from, (size_t)(upto - from), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, (off_t)from);
+}
+
+/* How many of the bytes from `from` on there are up to the last one that is not 0. */
+static inline int eos_bytes_before_zeros(int fd, int64_t from, int64_t bytes, int64_t *found_bytes) {
+    uint8_t piece[4096];
+    while (bytes > 0) {
+        size_t piece_bytes = bytes < (int64_t)sizeof piece ? (size_t)bytes : sizeof piece;
+        size_t done_bytes;
+        int error = eos_pread_upto(fd, piece, piece_bytes, from + bytes - (int64_t)piece_bytes, &done_bytes);
+        if (error != 0) {
+            return error;
+        }
+        bytes -= (int64_t)(piece_bytes - done_bytes);
+        while (done_bytes > 0 && piece[done_bytes - 1] == 0) {
+            done_bytes--;
+            bytes--;
+        }
+        if (done_bytes > 0) {
+            break;
+        }
+    }
+    *found_bytes = bytes;
+    return 0;
+}
+
+/* Copy bytes of a file to the beginning of another one; fewer if it ends before. */
+static inline int eos_copy_bytes(int from_fd, int64_t from, int64_t bytes, int to_fd) {
+    uint8_t piece[65536];
+    int64_t copied = 0;
+    while (copied < bytes) {
+        size_t piece_bytes = bytes - copied < (int64_t)sizeof piece ? (size_t)(bytes - copied) : sizeof piece;
+        size_t done_bytes;
+        int error = eos_pread_upto(from_fd, piece, piece_bytes, from + copied, &done_bytes);
+        if (error == 0 && done_bytes > 0) {
+            error = eos_pwrite_all(to_fd, piece, done_bytes, copied);
+        }
+        if (error != 0 || done_bytes == 0) {
+            return error;
+        }
+        copied += (int64_t)done_bytes;
+    }
+    return 0;
+}
+
 /* A hint: have these pages of a shared map present and writable, by one call and not by a fault for each. Linux 5.14; older
    kernels refuse it, and nothing is lost. */
 #ifndef MADV_POPULATE_WRITE
