@@ -592,7 +592,8 @@ class OpenedPartitions:
 
     def _open(self, topic: TopicDescription, where: TopicPartition) -> UnifiedLog:
         before = self._opened.get(where)
-        partition = self._open_locked(topic, where)
+        with self._paths.errors_as_shown():
+            partition = self._open_locked(topic, where)
         if partition is not before:
             self._loaded(partition)
         return partition
@@ -616,12 +617,7 @@ class OpenedPartitions:
                     f"{where} is needed to judge a commit that was under way when the power went, "
                     f"and could not be opened: {self._refused[where]}. Open the store again"
                 )
-            with (
-                self._paths.errors_as_shown(),
-                self._opening(where),
-                self._directory_locked(where),
-                LogOpening() as opening,
-            ):
+            with self._opening(where), self._directory_locked(where), LogOpening() as opening:
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 unknown = not self._follows and self._opener.holes.is_unknown(topic, where)
