@@ -227,7 +227,7 @@ cdef class LogEnds:
                     break
                 self._taken[index].held = is_more = True
                 if error[0] == EOWNERDEAD:
-                    # The next one who takes the lock repairs the log then, whoever it is.
+                    # Any process that takes the lock next repairs the log then.
                     control_write_begin(self._pages[index])
                 if control_flag(&self._pages[index].sequence) & 1:
                     outcome = BROKEN

@@ -350,7 +350,7 @@ cdef class OpenedLog:
             if found != NULL:
                 munmap(found, CONTROL_PAGE_BYTES)
             return False
-        # Whoever is following just now has the pages as they were.
+        # Who is following just now has the pages as they were.
         with nogil:
             pthread_mutex_lock(&self._log.view_lock)
             pthread_mutex_lock(&self._log.follow_lock)

@@ -8,8 +8,8 @@ or under a kernel without such a sleep, sleeps for their bits of one word that a
 append to another log with the same bit raises that by a multiple of SHARED_APPEND: the sleep goes
 on.
 
-A reader of logs that are only read here has nobody woken, and so stores to no page: it looks again
-and again, after a millisecond first, then after longer and longer sleeps.
+A reader of logs that are only read here asks no writer to wake it, and so stores to no page: it
+looks again and again, after a millisecond first, then after longer and longer sleeps.
 """
 
 from cpython.exc cimport PyErr_CheckSignals

@@ -345,7 +345,7 @@ cdef int64_t read_upto(
     return where that ends, at the first hole at the latest. Its beginning was at `read_from`.
 
     What is verified the next sync has to write. Before the first look: see eos_dirty_again. Of a
-    foreign segment it is read into memory of this process: the file's end may be cut meanwhile.
+    foreign segment it is read into memory of this process: another process may cut the file's end.
     """
     cdef int64_t apart_from
     cdef int64_t step = (upto - read_from) // 8 // PAGE_BYTES * PAGE_BYTES

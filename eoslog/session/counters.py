@@ -139,7 +139,7 @@ def _read_page(path: Path) -> Mapping[str, int]:
         try:
             return read_counters(str(path))
         except FileNotFoundError:
-            return {}  # It was folded meanwhile, or nothing was counted in it.
+            return {}  # It was folded since, or nothing was counted in it.
 
 
 class StoreCounters:

@@ -162,7 +162,7 @@ class Overlay:
         )
 
     def _made(self) -> bool:
-        """Make it; False if a process opens or opened the store meanwhile."""
+        """Make it; False if a process opens the store, or has opened it since."""
         with named_os_errors(f"looking at {self.store.shared}"):
             self.watched = WatchedFile.at(self.store.shared)
         # A process has its slot after it began a session, and before that is taken up.

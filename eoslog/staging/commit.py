@@ -368,7 +368,7 @@ class StagedCommits:
 
     def read_still(self, read: Callable[[], _Read]) -> _Read:
         """Return what `read` reads while no process decides or completes a job: under the lock, or
-        in a store that is only read, again until no process has done so meanwhile.
+        in a store that is only read, again until no process has done so in between.
         """
         with self.standing_still():
             if not self._engine.follows:

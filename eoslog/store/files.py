@@ -212,7 +212,7 @@ class StoreFiles:
         else:
             # By the store's own directories: those of an overlay are filled once they are used.
             self.registry = TopicRegistry.load(self.own_paths.root, self.paths.state, shared)
-        # Nobody else replaces the files of an overlay.
+        # No other process replaces the files of an overlay.
         check = self.session.check if self.overlay is None else nothing_to_check
         self.registry.check_files = check
         self.durability: Durability = self.session.durability

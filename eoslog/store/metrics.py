@@ -186,7 +186,7 @@ class _Gathering:
         if where in self._unrecovered:
             if self._files.overlay is None:
                 return None
-            # A recovery in memory holds up nobody, and no other process will make it.
+            # A recovery in memory holds up no process, and no other one will make it.
             partition = self._engine.partitions.find_of_any_topic(where)
             return None if partition is None else partition.log.figures()
         checkpoints = self._engine.checkpoints

@@ -205,7 +205,7 @@ static inline int eos_map_apart(int fd, size_t bytes, uint8_t **map_out) {
 }
 
 /* Give pages of such a map memory of their own, and read the file into it: another process may cut the file, and a look at a page
-   behind its end would end this process. What the file lacks by now is zeros. */
+   beyond its end would end this process. What the file lacks by now is zeros. */
 static inline int eos_read_apart(int fd, uint8_t *map, int64_t from, int64_t upto) {
     size_t done_bytes;
     void *own = mmap(
