@@ -1,12 +1,12 @@
 """What the logger "eoslog" says at DEBUG: a line for each decision."""
 
 import logging
-import re
 
 import pytest
 from commit_journals import SMALL, journal_of, with_journal
 from harness.crew import Member
 from harness.waiting import eventually
+from log_lines import lines_at
 from staged_jobs import stage
 from store_copies import copy_store
 
@@ -25,15 +25,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def said(caplog):
-    """Lines at DEBUG that match."""
-    caplog.set_level(logging.DEBUG, logger="eoslog")
-
-    def lines(pattern):
-        found = [one.getMessage() for one in caplog.records if one.levelno == logging.DEBUG]
-        assert not any("\n" in line for line in found)
-        return [line for line in found if re.search(pattern, line)]
-
-    return lines
+    return lines_at(logging.DEBUG, caplog)
 
 
 def test_transactions(path, said):

@@ -6,6 +6,7 @@ import re
 import pytest
 from harness.crew import Member
 from harness.waiting import eventually
+from log_lines import lines_at
 
 import eoslog
 from eoslog import TopicPartition
@@ -19,15 +20,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def said(caplog):
-    """Whether a line was logged that matches."""
-    caplog.set_level(logging.INFO, logger="eoslog")
-
-    def has(pattern):
-        lines = [one.getMessage() for one in caplog.records if one.levelno == logging.INFO]
-        assert not any("\n" in line for line in lines)
-        return [line for line in lines if re.search(pattern, line)]
-
-    return has
+    return lines_at(logging.INFO, caplog)
 
 
 def test_opening_and_close(path, said):
