@@ -21,6 +21,7 @@ from eoslog.common.topic_name import (
 )
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.identity_files import META_PROPERTIES
+from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
 
@@ -110,8 +111,11 @@ def _shown_of(log: UnifiedLog) -> dict[str, Any]:
         "batches": batches,
         "open": [repr(one) for one in log.open_transactions()],
         "aborted": [repr(one) for one in log.aborted_transactions(log.log_start_offset, end)],
+        # A background thread forgets the ids of staged jobs at a time of its own.
         "producers": [
-            (one.producer_id, one.producer_epoch, one.last_sequence) for one in log.producers()
+            (one.producer_id, one.producer_epoch, one.last_sequence)
+            for one in log.producers()
+            if one.producer_id < STAGED_PRODUCER_ID_MIN
         ],
     }
 

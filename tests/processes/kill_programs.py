@@ -496,9 +496,14 @@ def records_of(hand: Hand, topic: str, isolation_level: str) -> list[list[list[A
     return found
 
 
-def undecided(hand: Hand) -> list[str]:
-    """The partitions that hold an open transaction."""
-    found = []
+def undecided(hand: Hand, application: str) -> list[str]:
+    """The partitions that hold an open transaction, and the application if its job is not all in.
+
+    Such a job was decided by a process that died. Readers are held before it, so it looks open
+    nowhere; who finds the flag of jobs set completes it within about a second.
+    """
+    state = hand.store.application(application)
+    found = [f"{application}: {state}"] if state and state.state == "prepared" else []
     for topic in WRITTEN:
         for number in range(PARTITIONS):
             partition = hand.store.partition(topic, number)

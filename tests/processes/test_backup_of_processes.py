@@ -168,6 +168,7 @@ store = eoslog.open({path!r}, durability="process")
 parts_of(store).checkpointer.stop()
 partition = engine_of(store).partition("a", 0)
 values = [bytes(900_000)]
+partition.append_columns(values)
 say("ready")
 while True:
     partition.append_columns(values)

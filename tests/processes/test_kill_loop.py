@@ -139,7 +139,7 @@ class KillLoop:
         heir.call(programs.settle_prepared, self.noise.randrange(1 << 30))
         if survivor is not None:
             wait_until_decided(heir)
-        assert heir.call(programs.undecided) == []
+        assert heir.call(programs.undecided, APPLICATION) == []
         self.known.check(heir.call(programs.everything))
         if self.noise.random() < 0.7:
             heir.leave()
@@ -236,7 +236,7 @@ class KillLoop:
 def wait_until_decided(member: Member) -> None:
     """The only one alive ends what the dead left, without being asked to."""
     deadline_s = time.monotonic() + DECIDED_WITHIN_S
-    while still := member.call(programs.undecided):
+    while still := member.call(programs.undecided, APPLICATION):
         assert time.monotonic() < deadline_s, f"undecided for {DECIDED_WITHIN_S} s: {still}"
         time.sleep(0.05)
 
