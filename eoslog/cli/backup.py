@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 import eoslog
-from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.options import Settings, counted, echo_json, shared_options, standard_output
 from eoslog.cli.progress_line import progress_line
 
 
@@ -36,7 +36,8 @@ def backup(settings: Settings, destination: Path, link: bool, earlier: Path | No
         return
     linked = f", {result.linked_bytes / 1e6:,.1f} MB shared" if result.linked_bytes else ""
     click.echo(
-        f"{result.path}: {result.topics} topics, {result.partitions} partitions, "
+        f"{result.path}: {counted(result.topics, 'topic')}, "
+        f"{counted(result.partitions, 'partition')}, "
         f"{result.copied_bytes / 1e6:,.1f} MB copied{linked}; appends waited for "
         f"{result.held_ms:.3f} ms"
     )
@@ -63,6 +64,6 @@ def restore(settings: Settings, copy: Path, path: Path) -> None:
         echo_json(asdict(result))
         return
     click.echo(
-        f"{result.path}: {result.topics} topics, {result.partitions} partitions; its id is "
-        f"{result.cluster_id}"
+        f"{result.path}: {counted(result.topics, 'topic')}, "
+        f"{counted(result.partitions, 'partition')}; its id is {result.cluster_id}"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.options import Settings, counted, echo_json, shared_options, standard_output
 from eoslog.cli.progress_line import progress_line
 from eoslog.exchange.kafka_export import (
     DEFAULT_NODE_ID,
@@ -63,9 +63,10 @@ def export_kafka(
         echo_json(_described(export))
         return
     click.echo(
-        f"{export.path}: {export.topics} topics, {export.partitions} partitions, "
-        f"{export.size_bytes / 1e6:,.1f} MB, {export.groups} groups, "
-        f"{export.transactional_ids} transactional ids"
+        f"{export.path}: {counted(export.topics, 'topic')}, "
+        f"{counted(export.partitions, 'partition')}, "
+        f"{export.size_bytes / 1e6:,.1f} MB, {counted(export.groups, 'group')}, "
+        f"{counted(export.transactional_ids, 'transactional id')}"
     )
     for what, found in (("aborted", export.aborted), ("kept open", export.kept)):
         for one in found:

@@ -12,6 +12,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.options import (
     Settings,
+    counted,
     echo_json,
     parse_config,
     shared_options,
@@ -87,9 +88,9 @@ def _lines(result: "eoslog.KafkaImport") -> Iterator[str]:
     if result.linked_bytes:
         sizes += f", {result.linked_bytes / 1e6:,.1f} MB linked"
     yield (
-        f"{_count(result.topics, 'topic')} with {_count(result.partitions, 'partition')}, "
-        f"{_count(result.groups, 'group')}, {_count(result.transactional_ids, 'transactional id')} "
-        f"in {result.path}: {sizes}"
+        f"{counted(result.topics, 'topic')} with {counted(result.partitions, 'partition')}, "
+        f"{counted(result.groups, 'group')}, "
+        f"{counted(result.transactional_ids, 'transactional id')} in {result.path}: {sizes}"
     )
     yield from _of("not closed cleanly by the broker", result.unclean)
     for where, count in result.cut:
@@ -120,7 +121,3 @@ def _of(text: str, found: Iterable[Path | str]) -> Iterator[str]:
 
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:
     return [str(where) for where in partitions]
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

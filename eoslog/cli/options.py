@@ -242,6 +242,11 @@ def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:
     return stream.buffer
 
 
+def counted(count: int, what: str) -> str:
+    """Return a count with the name of what it counts: "1 topic", "2 topics"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def echo_json(data: Any) -> None:
     """Print one JSON document on one line. OSError if the command has no standard output."""
     standard_output()

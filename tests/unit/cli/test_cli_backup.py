@@ -24,12 +24,12 @@ def used(store):
 def test_the_result_is_told(used, tmp_path):
     answer = call("--store", used, "backup", tmp_path / "copy")
     assert answer.status == DONE
-    assert answer.stdout.startswith(f"{tmp_path / 'copy'}: 1 topics, 2 partitions, 0.0 MB copied; ")
+    assert answer.stdout.startswith(f"{tmp_path / 'copy'}: 1 topic, 2 partitions, 0.0 MB copied; ")
     with eoslog.open(tmp_path / "copy") as of_then:
         assert len(values_of(of_then, "t")) == 30
     answer = call("restore", tmp_path / "copy", tmp_path / "restored")
     assert answer.status == DONE
-    assert answer.stdout.startswith(f"{tmp_path / 'restored'}: 1 topics, 2 partitions; its id is ")
+    assert answer.stdout.startswith(f"{tmp_path / 'restored'}: 1 topic, 2 partitions; its id is ")
     with eoslog.open(tmp_path / "restored") as again:
         assert len(values_of(again, "t")) == 30
 

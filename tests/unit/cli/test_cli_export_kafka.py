@@ -21,7 +21,7 @@ def test_the_result_is_told(store_path, tmp_path):
     assert answer.status == DONE
     lines = answer.stdout.splitlines()
     assert lines[0] == (
-        f"{tmp_path / 'logs'}: 1 topics, 2 partitions, 0.0 MB, 0 groups, 0 transactional ids"
+        f"{tmp_path / 'logs'}: 1 topic, 2 partitions, 0.0 MB, 0 groups, 0 transactional ids"
     )
     assert any(line.startswith("note: topic t: segment.bytes=4096 becomes") for line in lines)
     assert "note: Kafka has no positions of named producers: named" in lines
