@@ -1,16 +1,20 @@
 """Copies of a store that no process has open, into a directory that is being built."""
 
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.arguments import path_of
 from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.errors import InvalidRequestError
+from eoslog.errors import InvalidRequestError, StoreInUseError
 from eoslog.fs.new_directory import check_finished
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import make_directories
+from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.inspect.store_copy import copy_store
+from eoslog.session.lock import FILE_NAME as LOCK_NAME
 from eoslog.session.lock import StoreLock
 from eoslog.session.paths import StorePaths
 from eoslog.storage.clean_close import read_last_stop
@@ -46,9 +50,7 @@ def copy_closed_store(
     """
     check_finished(source)
     paths = StorePaths(source)
-    make_directories(paths.state)
-    lock = StoreLock(paths.state, joining=False)
-    try:
+    with _kept_closed(paths):
         sealed = _sealed_files(paths) if link else frozenset()
         left_out = (paths.spares, paths.kept_journals, paths.cut)
         copied = _Counted(_bytes_below(source, left_out) if progress else 0, progress)
@@ -59,8 +61,34 @@ def copy_closed_store(
             may_link=lambda path: path in sealed,
             count=copied.add,
         )
+
+
+@contextmanager
+def _kept_closed(paths: StorePaths) -> Iterator[None]:
+    """Keep all processes from opening the store within the block. Raises StoreInUseError if one
+    has it open.
+    """
+    if os.access(paths.root, os.W_OK):
+        make_directories(paths.state)
+        lock = StoreLock(paths.state, joining=False)
+        try:
+            yield
+        finally:
+            lock.release()
+        return
+    # A read-only medium, or another user's store. It may be writable elsewhere, so its lock counts;
+    # a store without the file was never open.
+    path = paths.state / LOCK_NAME
+    if not path.exists():
+        yield
+        return
+    file = UnforkedFile(path, os.O_RDONLY, FILE_MODE)
+    try:
+        if not file.lock(exclusive=True, wait=False):
+            raise StoreInUseError(f"{paths.root} is open, and nothing can be written to it here")
+        yield
     finally:
-        lock.release()
+        file.close()
 
 
 class _Counted:

@@ -1,5 +1,6 @@
 """A restore makes a store of a backup: with new ids, and never in the place of another store."""
 
+import subprocess
 import time
 
 import pytest
@@ -63,6 +64,37 @@ def test_it_goes_on_where_the_backup_was_made(store, copy, restored):
             producer.append("t", 0, [b"3"])
         assert again.verify() == []
     assert eoslog.restore(copy, restored.with_name("second")).path.is_dir()
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """A function that makes a directory of the same files, on which nothing can be written."""
+    mounted = tmp_path / "medium"
+    mounted.mkdir()
+
+    def mount(path):
+        for options in (["--bind", path, mounted], ["-o", "remount,ro,bind", mounted]):
+            done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"no directory can be mounted: {done.stderr.strip()}")
+        return mounted
+
+    yield mount
+    subprocess.run(["umount", mounted], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_a_read_only_medium_will_do(store, copy, restored, read_only):
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.append("t", 0, [b"1"])
+    store.backup(copy)
+    medium = read_only(copy)
+    assert eoslog.restore(medium, restored).topics == 1
+    with eoslog.open(restored) as again:
+        assert values_of(again, "t") == [b"1"]
+    with eoslog.open(copy), pytest.raises(StoreInUseError, match="is open, and nothing can be"):
+        eoslog.restore(medium, restored.with_name("second"))
+    assert not restored.with_name("second").exists()
 
 
 def test_it_has_ids_of_its_own(store, copy, restored):
