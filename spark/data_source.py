@@ -59,9 +59,12 @@ class EoslogDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """Return the reader of `spark.read`."""
-        from eoslog.spark.source.batch_reader import BatchReader
+        from eoslog.spark.source.batch_reader import BatchReader, PruningBatchReader
+        from eoslog.spark.source.read_options import PUSH_DOWN
+        from eoslog.spark.source_options import flag
 
-        return BatchReader(self.options, schema)
+        prunes = flag(self.options, PUSH_DOWN, False)
+        return (PruningBatchReader if prunes else BatchReader)(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> "StreamReader | RefusedStream":  # noqa: N802
         """Return the reader of `spark.readStream`."""

@@ -4,11 +4,11 @@ Tasks read the given offsets, however often they are tried. Invariant: with
 read_committed, a read up to "latest" has of every transaction and staged job all records or none.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from eoslog import Store, TopicPartition
 from eoslog.spark.open_stores import lent_store
@@ -21,6 +21,7 @@ from eoslog.spark.source.offset_ranges import (
     bytes_in,
     ranges_between,
 )
+from eoslog.spark.source.pruning import Pruning
 from eoslog.spark.source.read_options import ReadOptions
 from eoslog.spark.source.read_schema import column_names, required_names
 from eoslog.spark.staging import check_store_visible, mark_of_store
@@ -49,6 +50,7 @@ class BatchReader(DataSourceReader):
         self._options = ReadOptions.of_batch(options)
         self._names = column_names(schema)
         self._required = required_names(schema)
+        self._pruning = Pruning()
 
     def partitions(self) -> list[InputPartition]:
         """Return the range that each task is to read.
@@ -66,11 +68,27 @@ class BatchReader(DataSourceReader):
             )
             ends = ending_offsets(options.ending, partitions, latest, level, fail_on_data_loss=fail)
             topic_ids = {one.topic: one.topic_id for one in partitions}
-            return split_ranges(store, options.split, ranges_between(starts, ends), topic_ids)
+            logs = {one.topic_partition: one for one in partitions}
+            ranges = self._pruning.ranges(ranges_between(starts, ends), logs, level)
+            return split_ranges(store, options.split, ranges, topic_ids)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the records of one range, in the task."""
         return read_range(self._options, self._names, self._required, partition)
+
+
+class PruningBatchReader(BatchReader):
+    """A reader that leaves out what a query's filters rule out: option `pushDownPredicate`.
+
+    A class of its own, since Spark refuses every read by one that takes filters while
+    `spark.sql.python.filterPushdown.enabled` is false, which it is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Take the filters as bounds of what is read; Spark applies all of them."""
+        for one in filters:
+            self._pruning.add(one)
+        return filters
 
 
 def latest_offsets(

@@ -1,8 +1,8 @@
 """The options of a read, checked before Spark plans anything: those of Spark's Kafka source.
 
-`maxBytesPerPartition` is the one of our own. A batch and a stream know different ones; what has a
-meaning for the other alone is refused where Kafka's source refuses it, and else ignored, with a
-warning.
+`maxBytesPerPartition` is one of our own, and `pushDownPredicate` is that of Spark's JDBC source. A
+batch and a stream know different ones; what has a meaning for the other alone is refused where
+Kafka's source refuses it, and else ignored, with a warning.
 """
 
 import logging
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _ISOLATION_LEVEL = "kafka.isolation.level"
+_GROUP = "kafka.group.id"
+PUSH_DOWN = "pushDownPredicate"
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", STRATEGY)
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -48,7 +50,9 @@ KNOWN_OPTIONS = frozenset(
         *_OF_STREAMS,
         *_WITHOUT_USE,
         _ISOLATION_LEVEL,
+        _GROUP,
         INCLUDE_HEADERS,
+        PUSH_DOWN,
         "failOnDataLoss",
         "minPartitions",
         "maxRecordsPerPartition",
@@ -72,7 +76,8 @@ class ReadOptions:
     isolation_level: Isolation
     fail_on_data_loss: bool
     split: SplitRule
-    # Of streams; 0: none.
+    # Of streams; "" and 0: none.
+    group: str = ""
     max_offsets_per_trigger: int = 0
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 0
@@ -84,7 +89,7 @@ class ReadOptions:
         Raises ValueError that names the option which is missing, unknown or wrong.
         """
         check_options(options, KNOWN_OPTIONS, "batch read")
-        _tell_ignored(options, (*_OF_STREAMS, *_WITHOUT_USE), "a batch read")
+        _tell_ignored(options, (*_OF_STREAMS, *_WITHOUT_USE, _GROUP), "a batch read")
         starting = starting_bound(options, EARLIEST, stream=False)
         ending = ending_bound(options)
         check_order(starting, ending)
@@ -97,7 +102,7 @@ class ReadOptions:
         Raises ValueError.
         """
         check_options(options, KNOWN_OPTIONS, "streaming read")
-        _tell_ignored(options, _WITHOUT_USE, "a streaming read")
+        _tell_ignored(options, (*_WITHOUT_USE, PUSH_DOWN), "a streaming read")
         for name in _ENDING:
             if find(options, name) is not None:
                 raise ValueError(f"option {name}: a streaming read has no end")
@@ -109,6 +114,7 @@ class ReadOptions:
             options,
             starting_bound(options, LATEST, stream=True),
             OffsetBound("endingOffsets", LATEST),
+            text(options, _GROUP) or "",
             most,
             fewest,
             _duration_ms(options, "maxTriggerDelay", "15m"),
@@ -119,6 +125,7 @@ def _common(
     options: Mapping[str, str],
     starting: OffsetBound,
     ending: OffsetBound,
+    group: str = "",
     most: int = 0,
     fewest: int = 0,
     delay_ms: int = 0,
@@ -136,6 +143,7 @@ def _common(
         _isolation_of(options),
         flag(options, "failOnDataLoss", True),
         split,
+        group,
         most,
         fewest,
         delay_ms,

@@ -13,6 +13,7 @@ could be another one next time pins it by a first batch that may be empty. Invar
   not cut short has of every transaction and staged job all records or none.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from eoslog import Store, TopicPartition
+from eoslog.errors import EoslogError
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.source.batch_reader import latest_offsets, read_range, split_ranges
 from eoslog.spark.source.data_loss import report_data_loss
@@ -40,6 +42,8 @@ from eoslog.store.store import engine_of
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 TopicIds = dict[str, str]
@@ -244,6 +248,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             return within_limit(begins, ends, limit.max_rows)
         return ends
+
+    def commit(self, end: NestedOffsets) -> None:
+        """Commit the end of a micro-batch that is done as offsets of the query's group, if the
+        options name one.
+
+        For people and tools that look at groups; the query goes by its checkpoint. Where the group
+        refuses it, as one with members does, a warning says so.
+        """
+        ends, _, topic_ids = _parted(end)
+        if not self._options.group or not ends:
+            return
+        try:
+            with lent_store(self._options.store) as store:
+                known = self._of_same_topics(store, self._still_there(store, ends), topic_ids)
+                with store.consumer(group=self._options.group) as consumer:
+                    consumer.commit(known)
+        except EoslogError as error:
+            _log.warning("group %s does not show the progress: %s", self._options.group, error)
 
     # Reading.
 

@@ -364,3 +364,30 @@ def test_a_store_and_a_link_to_it_are_one_store(spark, store_path, tmp_path, rea
     )
     query.awaitTermination()
     assert len(numbers(read(subscribe="copies", store=str(link)))) == 14
+
+
+@pytest.fixture
+def pushes_down(spark):
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
+def test_filters_bound_what_is_read(store, read, pushes_down):
+    for partition in range(3):
+        fill(store, 20, partition=partition)
+    frame = read(pushDownPredicate="true")
+    few = frame.where("partition IN (1, 2) AND offset >= 15 AND timestamp >= '2020-01-01'")
+    assert sorted(numbers(few)) == sorted([*range(15, 20)] * 2)
+    assert few.rdd.getNumPartitions() == 2
+    assert frame.where("partition = 7 AND value = 'x'").collect() == []
+    assert numbers(frame.where("offset = 3 AND partition <> 2 AND value = '3'")) == [3, 3]
+    assert frame.where("timestamp >= '2020-01-01' AND offset < 2").count() == 6
+
+
+def test_filters_work_in_sparks_default_configuration(store, read):
+    fill(store, 20)
+    assert numbers(read().where("offset >= 15")) == [*range(15, 20)]
+    with pytest.raises(Exception, match="filterPushdown"):
+        read(pushDownPredicate="true").where("offset >= 15").collect()

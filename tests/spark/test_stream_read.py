@@ -528,3 +528,27 @@ def test_a_deleted_topic_is_an_error_or_left_out(store, reader):
     # One that never was there is a mistake of the options.
     with pytest.raises(UnknownTopicOrPartitionError, match="has no other"):
         latest(reader(**both, failOnDataLoss="false"), offsets(0, 0, 0, 0))
+
+
+def test_a_group_shows_how_far_the_query_got(store, query):
+    store.producer().append("orders", 0, [b"1", b"2"])
+    query.run(startingOffsets="earliest", **{"kafka.group.id": "progress"})
+    store.producer().append("orders", 0, [b"3"])
+    query.run(startingOffsets="earliest", **{"kafka.group.id": "progress"})
+    # Spark reports a micro-batch when it plans the next one.
+    assert store.groups()["progress"][ORDERS[0]].offset >= 2
+
+
+def test_a_group_that_refuses_the_progress_does_not_stop_the_query(store, reader, caplog):
+    store.producer().append("orders", 0, [b"1"])
+    stream = reader(startingOffsets="earliest", **{"kafka.group.id": "members"})
+    with store.consumer("members") as member:
+        member.subscribe(["orders"])
+        member.poll(timeout=0.0)
+        end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+        stream.commit(end)
+        assert "group members does not show the progress" in caplog.text
+    caplog.clear()
+    stream.commit(end)
+    assert caplog.text == ""
+    assert store.groups()["members"][ORDERS[0]].offset == 1
