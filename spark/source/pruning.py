@@ -70,8 +70,9 @@ class Pruning:
             return
         name, value = column[0], getattr(one, "value", None)
         if isinstance(one, In):
-            if name == "topic" or (name in _NUMBERS and all(type(cell) is int for cell in value)):
-                getattr(self, name).allow(set(value))
+            cells = one.value
+            if name == "topic" or (name in _NUMBERS and all(type(cell) is int for cell in cells)):
+                getattr(self, name).allow(set(cells))
         elif name == "topic" and isinstance(one, _EXACT):
             self.topic.allow({value})
         elif name in _NUMBERS and type(value) is int:
