@@ -38,16 +38,19 @@ LAYERS = {
 }
 # Spark looks for top-level packages with such names: so it finds the data source by itself.
 FOUND_BY_SPARK = "pyspark_eoslog"
+# pytest imports it in every session, and so it must not be in eoslog, which would come with it.
+FOUND_BY_PYTEST = "pytest_eoslog"
 ROOMS = {
     ".".join((layer, *path.parent.relative_to(ROOT / folder).parts)): path.parent.relative_to(ROOT)
     for layer, folder in LAYERS.items()
     for path in sorted((ROOT / folder).glob("*/**/__init__.py"))
-    if path.parent.name != FOUND_BY_SPARK
+    if path.parent.name not in (FOUND_BY_SPARK, FOUND_BY_PYTEST)
 }
 PACKAGES = {
     **LAYERS,
     **{room: folder.as_posix() for room, folder in ROOMS.items()},
     FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}",
+    FOUND_BY_PYTEST: f"eoslog/testing/{FOUND_BY_PYTEST}",
 }
 CYTHON_LAYERS = ("native", "bindings")
 HEADERS = Path("native/include")

@@ -184,6 +184,11 @@ cdef class ClientTransaction:
         return self.timeout_ms != NEVER_MS and self._age() > self.timeout_ms
 
     @property
+    def age_ms(self):
+        """For how long the open transaction has had a record; -1 without one."""
+        return self._age()
+
+    @property
     def late_age_ms(self):
         """The age of the open transaction if that is above its timeout, else -1."""
         return self._age() if self._is_late() else -1

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSet
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -106,7 +106,7 @@ class Store:
         self._forked = False
         self._failure: StoreFailedError | None = None
         self._producers_lock = ThreadLock()
-        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._producers: MutableSet[Producer] = weakref.WeakSet()
         self._files = StoreFiles(path, config, mode)
 
     def _open(
@@ -1128,6 +1128,14 @@ def abandon(store: Store) -> None:
         store._files.signal.wake()
 
 
+def hold_producers(store: Store) -> None:
+    """Have a store hold each producer that it makes until it is closed: for tests, which find what
+    was forgotten by them.
+    """
+    with store._producers_lock:
+        store._producers = set(store._producers)
+
+
 class StoreParts(NamedTuple):
     """Parts of an open store, as `Store` has put them together."""
 
@@ -1137,12 +1145,19 @@ class StoreParts(NamedTuple):
     checkpointer: Checkpointer
     linger: LingerTimer
     expiry_clock: ExpiryClock
+    producers: Callable[[], list[Producer]]
 
 
 def parts_of(store: Store) -> StoreParts:
     """Return the parts of an open store, for this room, repairs, tests and benches."""
     return StoreParts(
-        store, store._files, store._staged, store._checkpointer, store._linger, store._expiry_clock
+        store,
+        store._files,
+        store._staged,
+        store._checkpointer,
+        store._linger,
+        store._expiry_clock,
+        store._live_producers,
     )
 
 

@@ -1,0 +1,136 @@
+"""Store of one test: where it is, how it is opened, and what becomes of it afterwards."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from eoslog.errors import EoslogError
+from eoslog.store.opening import open
+from eoslog.store.store import Store, hold_producers
+from eoslog.testing.open_transactions import open_transactions
+from eoslog.testing.ram_disk import RamDirectory, find_ram_disk, has_room, is_ram_disk
+
+MARK = "eoslog"
+_UNFIT = re.compile(r"[^a-zA-Z0-9._-]+")
+_NAME_CHARS_MAX = 60
+# Errors of a close that a test has caused on purpose.
+EXPECTED_FAILURES = pytest.StashKey[bool]()
+
+
+class StoreDirectories:
+    """Directories for the stores of one session: on a RAM disk while that has room."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._factory = tmp_path_factory
+        self._number = 0
+        self._ram: RamDirectory | None = None
+        # Where pytest itself is on a RAM disk the stores are with all else of the test.
+        self._disk = None if is_ram_disk(tmp_path_factory.getbasetemp()) else find_ram_disk()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ram is not None:
+            self._ram.close()
+
+    def create(self, test_name: str) -> Path:
+        """Return the path of a new directory that does not exist yet."""
+        if self._disk is None or not has_room(self._disk):
+            return self._factory.mktemp(_short(test_name)) / "eoslog_store"
+        if self._ram is None:
+            self._ram = RamDirectory(self._disk)
+        self._number += 1
+        return self._ram.path / str(self._number)
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory."""
+        in_ram = self._is_in_ram(path)
+        shutil.rmtree(path if in_ram else path.parent, ignore_errors=True)
+
+    def keep(self, path: Path, test_name: str) -> Path:
+        """Put a directory where pytest's own retention looks after it; return the path there."""
+        if not self._is_in_ram(path):
+            return path
+        kept = self._factory.mktemp(_short(test_name)) / "eoslog_store"
+        shutil.copytree(path, kept, symlinks=True)
+        self.remove(path)
+        return kept
+
+    def _is_in_ram(self, path: Path) -> bool:
+        return self._ram is not None and path.parent == self._ram.path
+
+
+def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories) -> Iterator[Store]:
+    """Open a store for a test; afterwards close it, and fail if a transaction is open in it."""
+    node: pytest.Item = request.node
+    settings = _marked_settings(node)
+    path = directories.create(node.name)
+    failures = request.session.testsfailed
+    store = open(path, create=True, **settings)
+    hold_producers(store)  # So that a forgotten transaction is found, not collected.
+    yield store
+    problems: list[str] = []
+    has_failed = request.session.testsfailed > failures
+    try:
+        if not has_failed and not store.closed:
+            problems = open_transactions(store)
+        store.close()
+    except EoslogError:
+        if not node.stash.get(EXPECTED_FAILURES, False):
+            has_failed = True
+            raise
+    finally:
+        if has_failed or problems:
+            _keep(request, directories, path)
+        else:
+            directories.remove(path)
+    if problems:
+        count = f"{len(problems)} transaction{'s' * (len(problems) > 1)}"
+        lines = "\n".join(f"  {one}" for one in problems)
+        pytest.fail(
+            f"the test left {count} open in eoslog_store:\n{lines}\n"
+            "Commit or abort each, or close its producer.",
+            pytrace=False,
+        )
+
+
+def topic_name_of(request: pytest.FixtureRequest) -> str:
+    """Return a topic's name that shows the test's."""
+    return _short(request.node.name)
+
+
+def _keep(request: pytest.FixtureRequest, directories: StoreDirectories, path: Path) -> None:
+    if request.config.getini("tmp_path_retention_policy") == "none":
+        directories.remove(path)
+        return
+    kept = directories.keep(path, request.node.name)
+    request.node.add_report_section("teardown", "eoslog", f"eoslog_store is kept in {kept}")
+
+
+def _marked_settings(node: pytest.Item) -> Mapping[str, Any]:
+    """Return the arguments of `eoslog.open` that the test's markers give; the closest one wins."""
+    settings: dict[str, Any] = {}
+    for mark in node.iter_markers(MARK):
+        if mark.args or mark.kwargs.keys() - {"durability", "config"}:
+            pytest.fail(
+                "pytest.mark.eoslog takes durability=... and config=..., got "
+                f"{', '.join([*map(repr, mark.args), *mark.kwargs])}",
+                pytrace=False,
+            )
+        settings = {**mark.kwargs, **settings}
+    return {"durability": "process", **settings}
+
+
+def _short(test_name: str) -> str:
+    return _UNFIT.sub("-", test_name)[:_NAME_CHARS_MAX].strip("-.") or "test"
