@@ -309,11 +309,7 @@ cdef class LogProducers(LogReader):
         self._check_open()
         offset = max(offset, self.log_start_offset)
         while offset < self.log_end_offset:
-            self._fault_init(&fault)
-            status = read_open(
-                &self._log, offset, log_end(&self._log), 1 << 26, False, &batches, &fault)
-            if status != STATUS_OK:
-                self._raise_read(status, &fault, offset)
+            self._open_range(offset, log_end(&self._log), 1 << 26, False, &batches)
             if batches.segment == NULL:
                 offset = max(offset, batches.next_offset)
                 break

@@ -7,6 +7,9 @@ from eoslog.native.status cimport Fault, Status
 
 
 cdef class LogReader(OpenedLog):
+    cdef int _open_range(
+        self, int64_t offset, int64_t bound, int64_t max_bytes, bint committed, ReadRange* found
+    ) except -1
     cdef Status _decode(
         self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
         FetchSizes* sizes, object into, Fault* fault) except *

@@ -89,6 +89,21 @@ cdef int note_record(
 cdef class LogReader(OpenedLog):
     """An opened log that can be read."""
 
+    cdef int _open_range(
+        self, int64_t offset, int64_t bound, int64_t max_bytes, bint committed, ReadRange* found
+    ) except -1:
+        """Hold batches in [offset, bound); no segment if there are none."""
+        cdef Fault fault
+        cdef Status status
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = read_open(
+                    &self._log, offset, bound, max_bytes, committed, found, &fault)
+            if status == STATUS_OK:
+                return 0
+            self._before_read_again(status, &fault, offset)
+
     def read(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1,
              bint committed=False, *, bint compressed=True):
         """Whole batches from the one that holds `offset` on: at least one, at most max_bytes.
@@ -108,12 +123,8 @@ cdef class LogReader(OpenedLog):
         self._check_open()
         bound = self._bound(upper_bound, committed)
         while True:
+            self._open_range(offset, bound, max_bytes, committed, &found)
             self._fault_init(&fault)
-            with nogil:
-                status = read_open(
-                    &self._log, offset, bound, max_bytes, committed, &found, &fault)
-            if status != STATUS_OK:
-                self._raise_read(status, &fault, offset)
             if found.segment == NULL:
                 return b""
             try:
@@ -150,12 +161,8 @@ cdef class LogReader(OpenedLog):
         cdef int64_t bound
         self._check_open()
         bound = self._bound(upper_bound, committed)
+        self._open_range(offset, bound, max_bytes, committed, &found)
         self._fault_init(&fault)
-        with nogil:
-            status = read_open(
-                &self._log, offset, bound, max_bytes, committed, &found, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, offset)
         if found.segment == NULL and found.next_offset == offset:
             return None
         try:
@@ -313,16 +320,11 @@ cdef class LogReader(OpenedLog):
         cdef int64_t near = bound        # Batches beyond it are not even looked at.
         if 0 <= max_records < (bound - offset) // 4:
             near = min(bound, offset + 2 * max_records + OFFSETS_AHEAD)
+        self._open_range(offset, near, max_bytes, committed, &found)
+        if found.segment == NULL and near < bound:
+            # Compaction has left a hole.
+            self._open_range(offset, bound, max_bytes, committed, &found)
         self._fault_init(&fault)
-        with nogil:
-            status = read_open(
-                &self._log, offset, near, max_bytes, committed, &found, &fault)
-            if status == STATUS_OK and found.segment == NULL and near < bound:
-                # Compaction has left a hole.
-                status = read_open(
-                    &self._log, offset, bound, max_bytes, committed, &found, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, offset)
         if found.segment == NULL:
             return [], found.next_offset
         try:
@@ -376,7 +378,8 @@ cdef class LogReader(OpenedLog):
             with nogil:
                 status = find_hole(&self._log, first, &first, &upper_bound, &fault)
             if status != STATUS_OK:
-                self._raise_read(status, &fault, first)
+                self._before_read_again(status, &fault, first)
+                continue
             if upper_bound < 0:
                 break
             offset_count += upper_bound - first
@@ -407,13 +410,14 @@ cdef class LogReader(OpenedLog):
         cdef Status status
         self._check_open()
         bound = self._bound(upper_bound, False)
-        self._fault_init(&fault)
-        with nogil:
-            status = offset_for_timestamp(
-                &self._log, timestamp_ms, bound, &offset, &timestamp, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, offset)
-        return None if offset < 0 else (offset, timestamp)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = offset_for_timestamp(
+                    &self._log, timestamp_ms, bound, &offset, &timestamp, &fault)
+            if status == STATUS_OK:
+                return None if offset < 0 else (offset, timestamp)
+            self._before_read_again(status, &fault, offset)
 
 
 cdef tuple copied_cells(
@@ -449,11 +453,12 @@ cdef tuple scan(LogReader reader, int64_t offset, Py_ssize_t upper_bound):
     cdef Status status
     reader._check_open()
     bound = reader._bound(upper_bound, False)
-    reader._fault_init(&fault)
-    with nogil:
-        status = scan_headers(
-            &reader._log, offset, bound, &batch_count, &record_count, &next_offset, &leader_epoch,
-            &fault)
-    if status != STATUS_OK:
-        reader._raise_read(status, &fault, next_offset)
-    return batch_count, record_count, next_offset, leader_epoch
+    while True:
+        reader._fault_init(&fault)
+        with nogil:
+            status = scan_headers(
+                &reader._log, offset, bound, &batch_count, &record_count, &next_offset,
+                &leader_epoch, &fault)
+        if status == STATUS_OK:
+            return batch_count, record_count, next_offset, leader_epoch
+        reader._before_read_again(status, &fault, next_offset)

@@ -11,7 +11,7 @@ from eoslog.bindings.transaction_cuts cimport TransactionCuts
 from eoslog.native.abort_index cimport AbortedTransaction as NativeAborted
 from eoslog.native.abort_index cimport abort_index_collect
 from eoslog.native.log_lock cimport log_view_end
-from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.log_read cimport ReadRange, read_close
 from eoslog.native.producer_table cimport table_at
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader, batch_header_load,
@@ -131,11 +131,14 @@ cdef class LogTransactions(LogProducers):
         cuts._check_number(number)
         self._check_open()
         bound = self._bound(upper_bound, False)
-        self._fault_init(&fault)
-        with nogil:
-            status = cuts_take_in(&cuts._cuts, <int32_t>number, &self._log, first, bound, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, first)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = cuts_take_in(
+                    &cuts._cuts, <int32_t>number, &self._log, &first, bound, &fault)
+            if status == STATUS_OK:
+                return
+            self._before_read_again(status, &fault, first)
 
     def first_offset_of(self, set transactions not None, Py_ssize_t first,
                         Py_ssize_t upper_bound):
@@ -148,8 +151,11 @@ cdef class LogTransactions(LogProducers):
         cdef ReadRange batches
         cdef BatchHeader header
         self._check_open()
-        while first < upper_bound and found < 0 and self._open_range(
-                first, upper_bound, &batches):
+        while first < upper_bound and found < 0:
+            # Only headers may be believed.
+            self._open_range(first, self._bound(upper_bound, False), 1 << 26, False, &batches)
+            if batches.segment == NULL:
+                break
             position = 0
             while position < batches.data_bytes and found < 0:
                 batch_header_load(batches.data + position, &header)
@@ -160,20 +166,6 @@ cdef class LogTransactions(LogProducers):
             first = batches.next_offset
             read_close(&self._log, &batches)
         return found
-
-    cdef bint _open_range(
-        self, int64_t first, int64_t upper_bound, ReadRange* batches
-    ) except -1:
-        """Hold batches from `first` on; False if there are none. Only headers may be believed."""
-        cdef Fault fault
-        cdef Status status
-        cdef int64_t bound = self._bound(upper_bound, False)
-        self._fault_init(&fault)
-        with nogil:
-            status = read_open(&self._log, first, bound, 1 << 26, False, batches, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, first)
-        return batches.segment != NULL
 
 
 cdef inline bint is_transactional(const BatchHeader* header) noexcept nogil:

@@ -22,6 +22,7 @@ cdef class OpenedLog:
     cdef object __weakref__
     cdef int64_t _checkpoint                 # Everything below was synced, index files too.
     cdef bytes _directory_bytes, _spare_bytes, _cut_bytes, _page_directory_bytes, _watched_bytes
+    cdef bytes _topic_id_bytes
     cdef readonly str path
     cdef readonly str shown_path             # As the user knows it; else that of an overlay.
     cdef readonly str topic
@@ -32,16 +33,19 @@ cdef class OpenedLog:
     cdef int64_t _synced_this_boot           # The same, by a process that was killed; else 0.
     cdef object _close_lock
     cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
-    cdef object _find_session
+    cdef object _may_follow
+    cdef bytes _opened_in                    # Session of the page when the log was opened last.
 
     cdef int _set_topic_options(self, LogOptions* options, dict config) except -1
     cdef int _set_options(self, dict config) except -1
-    cdef int _watch(self, overlay) except -1
+    cdef int _watch(self, watched, str topic_id_text) except -1
     cdef int _open_page(
         self, str control_path, bytes session, bytes topic_id, bytes boot_id) except -1
     cdef int _make_own_page(self, bytes session, bytes topic_id) except -1
-    cdef bint _follow_page(self, bytes session) except -1
+    cdef bint _follow_page(self, may_follow) except -1
     cdef int _look(self) except -1
+    cdef int _check_files(self) except -1
+    cdef bint _is_renewed(self, Status status, const Fault* fault) except -1
     cdef int _let_others_in(self) except -1
     cdef int _leave_journal(self) noexcept
     cdef int _give_up_opening(self) except -1
@@ -57,6 +61,8 @@ cdef class OpenedLog:
     cdef void _fault_init(self, Fault* fault) noexcept
     cdef int _raise(self, Status status, Fault* fault, str path=*) except -1
     cdef int _before_repeat(self, Status status, Fault* fault, str path=*) except -1
+    cdef int _before_read_again(
+        self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _check_open(self) except -1
     cdef int _check_writable(self) except -1

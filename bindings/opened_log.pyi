@@ -39,11 +39,13 @@ class OpenedLog:
         opening: LogOpening | None = None,
         boot_id: bytes | None = None,
         journal: CommitJournal | None = None,
-        overlay: tuple[str, int, int, int, int] | None = None,
+        watched: tuple[str, int, int, int, int] | None = None,
+        topic_id_text: str | None = None,
         shown_path: str | None = None,
         followed: bytes | None = None,
         counters: CounterPage | None = None,
         awaited: str | None = None,
+        opened_in: bytes | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...
@@ -58,7 +60,7 @@ class OpenedLog:
         self,
         load_producer: Callable[[int], object],
         reattach: Callable[[], object],
-        find_session: Callable[[], bytes | None] | None = None,
+        may_follow: Callable[[bytes], bool] | None = None,
     ) -> None: ...
     @property
     def fell_behind(self) -> bool: ...

@@ -21,7 +21,7 @@ from eoslog.bindings.snapshot_files import (
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
 cimport cython
@@ -37,7 +37,8 @@ from eoslog.native.control_boot cimport (
 )
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, CONTROL_WANT_SHARED, ControlPage, control_flag,
-    ControlView, control_now_ns, control_init, control_is_ready, control_keep_synced, control_load,
+    ControlView, control_now_ns, control_init, control_is_of, control_is_ready,
+    control_keep_synced, control_load,
     control_set_flag, control_start_before, control_store, control_synced_before, control_want,
 )
 from eoslog.native.log_close cimport log_detach
@@ -45,8 +46,8 @@ from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_attach_un
 from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_is_unchanged, eos_map, eos_map_anonymous, eos_maps_keep_locks,
-    eos_open, eos_reserve, munmap,
+    WatchedFile, close_fd, eos_file_bytes, eos_is_unchanged, eos_map, eos_map_anonymous,
+    eos_maps_keep_locks, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.open_files cimport open_files_make_room
 from eoslog.native.partition_log cimport (
@@ -57,12 +58,15 @@ from eoslog.native.segment cimport SEGMENT_REOPENED, Segment
 from eoslog.native.shared_page cimport shared_counter_raise
 from eoslog.native.status cimport (
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
+    STATUS_REOPENED,
 )
 
 _DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _OPENING_S_MAX = 600
 _OPENING_LOOK_S = 0.002
+# So long a file that is gone is waited to be explained: a process opens the log, or deletes it.
+_GONE_S = 1.0
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
 cdef int LOGS_OPENED = COUNTER_LOGS_OPENED
 cdef enum:
@@ -84,7 +88,10 @@ cdef class OpenedLog:
     With `followed`, the session of the processes that have the store open, they are only followed:
     no file is created, written or synced, and no lock taken that a process waits for. The page is
     one of this process's own then, which each call brings up to theirs. With `awaited`, the page's
-    path, a log that was opened in an overlay is followed as soon as one of them has opened it.
+    path, a log that was opened in an overlay is followed as soon as one of them has opened it:
+    `opened_in` is the session of the page before that. `watched` is a file of the store, as path,
+    device, inode and the time of its last change in seconds and nanoseconds: while it is as it was
+    then, the files are the log's. With `topic_id_text` it may be touched, but has to hold that.
     """
 
     def __cinit__(self):
@@ -98,8 +105,8 @@ cdef class OpenedLog:
                  Py_ssize_t recovery_point=0, Py_ssize_t log_start_offset=0,
                  bytes session=None, SharedPage shared=None, bytes topic_id=bytes(16),
                  LogOpening opening=None, bytes boot_id=None, CommitJournal journal=None,
-                 overlay=None, str shown_path=None, bytes followed=None,
-                 CounterPage counters=None, str awaited=None):
+                 watched=None, str topic_id_text=None, str shown_path=None, bytes followed=None,
+                 CounterPage counters=None, str awaited=None, bytes opened_in=None):
         if self._page_map != NULL:
             raise ValueError("the partition log is already open")
         self.path = path
@@ -109,9 +116,10 @@ cdef class OpenedLog:
             raise ValueError(f"partition {partition} is outside [0, 2**31)")
         self.partition = <int>partition
         self._close_lock = threading.Lock()
-        self._load_producer = self._reattach = self._find_session = None
+        self._load_producer = self._reattach = self._may_follow = None
         self._control_path = control_path if awaited is None else awaited
         self._looks = followed is not None or awaited is not None
+        self._opened_in = opened_in
         self._checkpoint = recovery_point
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
@@ -126,7 +134,8 @@ cdef class OpenedLog:
         if config.get("eoslog.page.unsynced", 0):
             self._log.page_directory = self._page_directory_bytes
         self._set_options(config)
-        self._watch(overlay)
+        self._watch(watched, topic_id_text)
+        self._log.options.segment.overlay = watched is not None and followed is None
         self._log.process_id = os.getpid()
         self._shared = shared
         if counters is not None:
@@ -224,19 +233,16 @@ cdef class OpenedLog:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']} is below 4096")
         return 0
 
-    cdef int _watch(self, overlay) except -1:
-        """In an overlay: have its links hold while a file is as it is described: by its path,
-        device, inode and the time of its last change, in seconds and nanoseconds.
-        """
-        if overlay is None:
+    cdef int _watch(self, watched, str topic_id_text) except -1:
+        cdef WatchedFile* file = &self._log.options.segment.watched
+        if watched is None:
             return 0
-        self._watched_bytes = os.fsencode(overlay[0])
-        self._log.options.segment.overlay = True
-        self._log.options.segment.session.path = self._watched_bytes
-        self._log.options.segment.session.device = overlay[1]
-        self._log.options.segment.session.inode = overlay[2]
-        self._log.options.segment.session.changed_s = overlay[3]
-        self._log.options.segment.session.changed_ns = overlay[4]
+        self._watched_bytes = os.fsencode(watched[0])
+        file.path = self._watched_bytes
+        if topic_id_text is not None:
+            self._topic_id_bytes = topic_id_text.encode()
+            file.text = self._topic_id_bytes
+        file.device, file.inode, file.changed_s, file.changed_ns = watched[1:]
         return 0
 
     cdef int _open_page(
@@ -317,17 +323,17 @@ cdef class OpenedLog:
         memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
         self._log.page.partition = self.partition
         self.attached = True
-        if not self._follow_page(session):
+        if not self._follow_page(lambda opened_in: opened_in == session):
             raise errors.FellBehindError(
                 f"{self.topic}-{self.partition}: no process of the session has opened it")
         return 0
 
-    cdef bint _follow_page(self, bytes session) except -1:
-        """Go by the page of a session's processes from now on; False if none of them has opened the
-        log.
+    cdef bint _follow_page(self, may_follow) except -1:
+        """Go by the page of the processes that have the log open, or had it in another session than
+        is known here, if `may_follow` says so of that session.
         """
         cdef bytes path = os.fsencode(self._control_path)
-        cdef const uint8_t* raw = session
+        cdef bytes session = None
         cdef uint8_t* former = NULL
         cdef uint8_t* found = NULL
         cdef const ControlPage* page
@@ -344,12 +350,18 @@ cdef class OpenedLog:
         if error != 0 and error != errno.ENOENT:
             raise OSError(error, os.strerror(error), self._control_path)
         page = <const ControlPage*>found
-        if found == NULL or not control_is_ready(page, raw) or (
-                page.partition != self.partition
-                or memcmp(page.topic_id, self._log.page.topic_id, 16) != 0):
+        try:
             if found != NULL:
+                session = page.session[:16]
+            if session is None or session == self._opened_in or not (
+                    control_is_ready(page, session)
+                    and control_is_of(page, self._log.page.topic_id, self.partition)
+                    and may_follow(session)):
+                return False
+            self._opened_in = session
+        finally:
+            if found != NULL and session is not self._opened_in:
                 munmap(found, CONTROL_PAGE_BYTES)
-            return False
         # Who is following just now has the pages as they were.
         with nogil:
             pthread_mutex_lock(&self._log.view_lock)
@@ -363,7 +375,7 @@ cdef class OpenedLog:
             self.attached = True
         self._followed_map = found
         self._log.followed = page
-        memcpy(self._log.page.session, raw, 16)
+        memcpy(self._log.page.session, <const uint8_t*>session, 16)
         self._log.renewed = True
         pthread_mutex_unlock(&self._log.follow_lock)
         pthread_mutex_unlock(&self._log.view_lock)
@@ -378,17 +390,38 @@ cdef class OpenedLog:
         cdef int64_t now_ns
         if self._log.followed == NULL:
             now_ns = control_now_ns()
-            if self._find_session is not None and now_ns - self._looked_ns >= AWAITED_LOOK_NS:
-                self._looked_ns = now_ns
-                session = self._find_session()
-                if session is not None:
-                    self._follow_page(session)
+            if now_ns - self._looked_ns < AWAITED_LOOK_NS:
+                return 0
+            self._looked_ns = now_ns
+        elif log_look(&self._log, NULL):
             return 0
-        if not log_look(&self._log, NULL) and self._find_session is not None:
-            session = self._find_session()
-            if session is not None and session != self._log.page.session[:16]:
-                self._follow_page(session)
+        if self._may_follow is not None and self._follow_page(self._may_follow):
+            log_look(&self._log, NULL)
         return 0
+
+    cdef int _check_files(self) except -1:
+        """Check that the files of a log that is only read are still the log's."""
+        cdef const WatchedFile* watched = &self._log.options.segment.watched
+        if watched.path == NULL or eos_is_unchanged(watched):
+            return 0
+        if watched.text != NULL:
+            raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
+        raise errors.StoreReopenedError(
+            f"{self.topic}-{self.partition}: {SEGMENT_REOPENED.decode()}: open it again")
+
+    cdef bint _is_renewed(self, Status status, const Fault* fault) except -1:
+        """True if a file is gone because another session has the log, which is followed now. Raises
+        LogClosedError if the topic is being deleted: its files go one after the other.
+        """
+        if not self._looks or status != STATUS_IO or fault.os_errno != errno.ENOENT:
+            return False
+        until_s = time.monotonic() + _GONE_S
+        while not self._log.renewed and time.monotonic() < until_s:
+            self._looked_ns = 0
+            self._check_open()
+            if not self._log.renewed:
+                time.sleep(_OPENING_LOOK_S)
+        return self._log.renewed
 
     def _wait_for_page(self, control_path):
         """Lock the page's file; another process may be opening, and recovering, the partition."""
@@ -518,22 +551,24 @@ cdef class OpenedLog:
             now.first_base_offset != view.first_base_offset
             or now.active_base_offset != view.active_base_offset)
 
-    def set_callbacks(self, load_producer, reattach, find_session=None):
+    def set_callbacks(self, load_producer, reattach, may_follow=None):
         """Have `load_producer(producer_id)` and `reattach()` called when the engine asks for that.
 
         A callback returns when the call can be repeated, or raises what the call raises then.
-        `find_session()`, for a log that is only read here, returns the session in which processes
-        have the store open by now, or None.
+        `may_follow(session)`, for a log that is only read here, returns True if what processes of
+        a session wrote to the log's page counts.
         """
         self._load_producer = load_producer
         self._reattach = reattach
-        self._find_session = find_session
+        self._may_follow = may_follow
 
     cdef int _before_repeat(self, Status status, Fault* fault, str path=None) except -1:
         """Do what the engine asks for, so that the call can be repeated; raise any other error.
 
         `path` is what a CorruptRecordError names, if that is not the log.
         """
+        if self._is_renewed(status, fault):
+            return 0
         if status == STATUS_FELL_BEHIND and self._reattach is not None:
             self._reattach()
         elif status == STATUS_PRODUCER_NOT_CACHED and self._load_producer is not None:
@@ -575,6 +610,8 @@ cdef class OpenedLog:
         fault.base_offset = -1
 
     cdef int _raise(self, Status status, Fault* fault, str path=None) except -1:
+        if status == STATUS_REOPENED:
+            self._check_files()
         if status in (STATUS_IO, STATUS_FAILED) and self._page_map != NULL and (
                 control_flag(&self._log.page.deleted)):
             # A file is gone: another process is deleting the topic.
@@ -584,10 +621,7 @@ cdef class OpenedLog:
             self.shown_path if path is None else path)
 
     cdef int _check_open(self) except -1:
-        if self._log.options.segment.overlay and (
-                not eos_is_unchanged(&self._log.options.segment.session)):
-            raise errors.StoreReopenedError(
-                f"{self.topic}-{self.partition}: {SEGMENT_REOPENED.decode()}: open it again")
+        self._check_files()
         if self._page_map == NULL or self._log.closed or not self._log.opened:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} is closed")
         if self._looks:
@@ -651,7 +685,17 @@ cdef class OpenedLog:
         self._refresh()
         return log_end(&self._log)
 
+    cdef int _before_read_again(self, Status status, Fault* fault, int64_t offset) except -1:
+        """Have a read that failed be repeated if another session has the log by now; else raise."""
+        if self._is_renewed(status, fault):
+            self._view_log()
+            log_view_end(&self._log)
+            return 0
+        return self._raise_read(status, fault, offset)
+
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1:
+        if status == STATUS_REOPENED:
+            self._check_files()
         return raise_status(
             status, fault, f"{self.topic}-{self.partition} at offset {offset}", self.shown_path)
 
@@ -741,6 +785,8 @@ cdef class OpenedLog:
         """True if its topic was deleted, by any process."""
         if self._looks:
             self._look()
+            if not eos_is_unchanged(&self._log.options.segment.watched):
+                return True
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
 
     def mark_deleted(self):

@@ -83,7 +83,7 @@ cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint 
 
 cdef bint are_followed(list logs) except -1:
     """True if these logs are only read here; all of a store are, or none."""
-    return len(logs) > 0 and (<OpenedLog>logs[0])._log.followed != NULL
+    return len(logs) > 0 and (<OpenedLog>logs[0])._looks
 
 
 cdef Py_ssize_t sleep_and_look(

@@ -46,6 +46,8 @@ cdef extern from "control_page.h" nogil:
         uint8_t bytes[CONTROL_PAGE_BYTES]
     int control_init(ControlPage* page, const uint8_t* session) noexcept
     bint control_is_ready(const ControlPage* page, const uint8_t* session) noexcept
+    bint control_is_of(
+        const ControlPage* page, const uint8_t* topic_id, int32_t partition) noexcept
     int64_t control_synced_before(
         ControlPage* page, const uint8_t* topic_id, int32_t partition) noexcept
     int64_t control_start_before(

@@ -37,6 +37,7 @@ cdef extern from "mapped_io.h" nogil:
     int eos_own_link(const char* path) noexcept
     ctypedef struct WatchedFile:
         const char* path
+        const char* text
         uint64_t device
         uint64_t inode
         int64_t changed_s

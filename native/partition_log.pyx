@@ -213,7 +213,7 @@ cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexc
     cdef Status status
     open_files_make_room()
     file_owner_enter(&log.files)
-    status = segment_reopen_file(segment, log.directory, out)
+    status = segment_reopen_file(segment, log.directory, &log.options.segment, out)
     if status == STATUS_OK and segment.inode != inode:
         # Who put it there may have died before it synced the name.
         log.directory_unsynced = True

@@ -19,7 +19,8 @@ cdef struct SegmentOptions:
     int64_t index_interval_bytes
     int64_t fill_bytes               # Zeros are written so many at a time ahead of the batches.
     bint overlay                     # The directory is a reader's own: nothing is synced.
-    WatchedFile session              # In an overlay: while it is unchanged, its links hold.
+    WatchedFile watched              # Of a log that is only read: while it is unchanged, the files
+                                     # are the log's. No path: nothing is watched.
 
 cdef struct Segment:
     int64_t base_offset
@@ -124,4 +125,5 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
 cdef void segment_unload(Segment* segment) noexcept nogil
 cdef bint segment_close_file(Segment* segment, bint keep_map) noexcept nogil
 cdef Status segment_reopen_file(
-    Segment* segment, const char* directory, Fault* out) noexcept nogil
+    Segment* segment, const char* directory, const SegmentOptions* options, Fault* out
+) noexcept nogil

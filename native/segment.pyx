@@ -20,10 +20,10 @@ from eoslog.native.index_file cimport (
 )
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
-    EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
-    eos_file_bytes, eos_identity_of, eos_is_at, eos_is_unchanged, eos_map, eos_map_apart,
-    eos_now_ms, eos_open, eos_own_link, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
-    eos_still_holds, eos_sync_file, eos_truncate, munmap,
+    EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, WatchedFile, close_fd,
+    eos_count_names, eos_file_bytes, eos_identity_of, eos_is_at, eos_is_unchanged, eos_map,
+    eos_map_apart, eos_now_ms, eos_open, eos_own_link, eos_pwrite_all, eos_rename, eos_reserve,
+    eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
@@ -143,6 +143,24 @@ cdef Status segment_load(
     is. used_bytes is the file's length until the caller knows better; `unsynced` is left alone.
     What is stored to the map of a foreign one its file does not get.
     """
+    cdef Status status = load_file(segment, directory, writable_bytes, options, out)
+    # Looked at last: what was read is the log's if what is watched is unchanged by then.
+    if is_replaced(segment, &options.watched):
+        segment_unload(segment)
+        return fault(out, STATUS_REOPENED, SEGMENT_REOPENED, 0, 0)
+    return status
+
+
+cdef bint is_replaced(const Segment* segment, const WatchedFile* watched) noexcept nogil:
+    """The file of a segment that is only read may be that of another log."""
+    return watched.path != NULL and (segment.foreign or segment.read_only) and (
+        not eos_is_unchanged(watched))
+
+
+cdef Status load_file(
+    Segment* segment, const char* directory, int64_t writable_bytes, const SegmentOptions* options,
+    Fault* out,
+) noexcept nogil:
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t modified_ms = 0
     cdef int64_t map_bytes
@@ -167,10 +185,6 @@ cdef Status segment_load(
         segment_unload(segment)
         return io_fault(out, error, "a segment file could not be opened")
     segment.linked = names > 1
-    # Looked at now: the file is the one that the log had, if no process opened the store since.
-    if segment.foreign and not eos_is_unchanged(&options.session):
-        segment_unload(segment)
-        return fault(out, STATUS_REOPENED, SEGMENT_REOPENED, 0, 0)
     if segment.active or (segment.used_bytes == 0 and not segment.foreign):
         segment.used_bytes = segment.reserved_bytes
     elif segment.used_bytes > segment.reserved_bytes:
@@ -662,7 +676,7 @@ cdef bint segment_close_file(Segment* segment, bint keep_map) noexcept nogil:
 
 
 cdef Status segment_reopen_file(
-    Segment* segment, const char* directory, Fault* out
+    Segment* segment, const char* directory, const SegmentOptions* options, Fault* out
 ) noexcept nogil:
     """Have the file of a segment whose file was closed, and its mappings, as they were.
 
@@ -694,6 +708,10 @@ cdef Status segment_reopen_file(
         error = eos_identity_of(fd, &device, &inode)
     if error == 0:
         error = eos_count_names(fd, &names)
+    if is_replaced(segment, &options.watched):
+        if fd >= 0:
+            close_fd(fd)
+        return fault(out, STATUS_REOPENED, SEGMENT_REOPENED, 0, 0)
     if error == 0 and segment.used_bytes > 0 and (
             device != segment.device or inode != segment.inode or file_bytes < segment.used_bytes):
         close_fd(fd)

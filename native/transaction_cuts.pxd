@@ -43,7 +43,7 @@ cdef struct TransactionCuts:
 cdef Status cuts_init(TransactionCuts* cuts, int32_t log_count) noexcept nogil
 cdef void cuts_free(TransactionCuts* cuts) noexcept nogil
 cdef Status cuts_take_in(
-    TransactionCuts* cuts, int32_t number, PartitionLog* log, int64_t first, int64_t upper_bound,
+    TransactionCuts* cuts, int32_t number, PartitionLog* log, int64_t* first, int64_t upper_bound,
     Fault* out) noexcept nogil
 cdef bint cuts_met(
     const TransactionCuts* cuts, int64_t producer_id, int32_t producer_epoch) noexcept nogil

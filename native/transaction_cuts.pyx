@@ -48,18 +48,18 @@ cdef void cuts_free(TransactionCuts* cuts) noexcept nogil:
 
 
 cdef Status cuts_take_in(
-    TransactionCuts* cuts, int32_t number, PartitionLog* log, int64_t first, int64_t upper_bound,
+    TransactionCuts* cuts, int32_t number, PartitionLog* log, int64_t* first, int64_t upper_bound,
     Fault* out
 ) noexcept nogil:
     """Walk the batches of a log in [first, upper_bound). Logs are taken in one after the other, the
-    ranges of one from its beginning on. Only headers may be believed.
+    ranges of one from its beginning on. Only headers may be believed. `first` moves with the walk.
     """
     cdef ReadRange batches
     cdef BatchHeader header
     cdef int64_t position
     cdef Status status = STATUS_OK
-    while first < upper_bound:
-        status = read_open(log, first, upper_bound, RANGE_BYTES, False, &batches, out)
+    while first[0] < upper_bound:
+        status = read_open(log, first[0], upper_bound, RANGE_BYTES, False, &batches, out)
         if status != STATUS_OK or batches.segment == NULL:
             break
         position = 0
@@ -69,7 +69,7 @@ cdef Status cuts_take_in(
                     header.attributes & ATTRIBUTE_CONTROL):
                 status = take_in_batch(cuts, number, &header, out)
             position += header.batch_bytes
-        first = batches.next_offset
+        first[0] = batches.next_offset
         read_close(log, &batches)
         if status != STATUS_OK:
             break

@@ -54,6 +54,18 @@ class FollowedSession:
                 self._take_up()
         return self.id
 
+    def counts(self, session: bytes) -> bool:
+        """True if what a session's processes wrote counts: it was taken up, or came before the
+        newest one, which was.
+        """
+        return self.is_taken_up() or session == self.id
+
+    def is_taken_up(self) -> bool:
+        """Look at once; True if the newest session was taken up."""
+        if not self.is_current():
+            self._take_up()
+        return self.is_current()
+
     def is_current(self) -> bool:
         """True if no other session has begun since the last look."""
         if self._seen is None:

@@ -33,6 +33,7 @@ from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import NotAStoreError, StoreInUseError, StoreReopenedError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
+from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.file_system import boot_id, mount_of
 from eoslog.fs.identity_files import META_PROPERTIES, PARTITION_METADATA
 from eoslog.fs.os_errors import named_os_errors
@@ -92,6 +93,7 @@ class _Partitions:
         self._lock = ThreadLock()
         # Of which topic it was, by the file that says so; None: there was none.
         self._linked: dict[TopicPartition, bytes | None] = {}
+        self.watched: dict[TopicPartition, WatchedFile] = {}  # That file, before its links.
         self._copied: set[TopicPartition] = set()
 
     def bring_partition(self, where: TopicPartition, path: Path) -> None:
@@ -99,6 +101,7 @@ class _Partitions:
             return
         source = self._store.partition(where)
         with self._lock, named_os_errors(f"reading {source}"):
+            watched = WatchedFile.at(source / PARTITION_METADATA)
             identity = read_if_there(source / PARTITION_METADATA)
             # Once: from then on they are the overlay's own.
             if where not in self._linked or self._linked[where] != identity:
@@ -107,7 +110,7 @@ class _Partitions:
                 if source.is_dir() and not path.is_dir():
                     make_directory(path)
                 _link_files(source, path)
-                self._linked[where] = identity
+                self._linked[where], self.watched[where] = identity, watched
 
     def bring_control(self, where: TopicPartition, path: Path) -> None:
         if where in self._copied:
@@ -128,6 +131,7 @@ class _Partitions:
             remove_directory(path)
         (self._controls / str(where)).unlink(missing_ok=True)
         self._linked.pop(where, None)
+        self.watched.pop(where, None)
         self._copied.discard(where)
 
 
@@ -141,6 +145,7 @@ class Overlay:
         (this user may not read the store), StoreFailedError.
         """
         self.store = store
+        self._checkpoints: dict[str, WatchedFile] = {}  # As they were copied last.
         self._file: UnforkedFile | None = None
         self._removal: weakref.finalize[..., Any] | None = None
         with named_os_errors(f"opening {store.root}"):
@@ -193,8 +198,6 @@ class Overlay:
         if self.followed is None:
             self._check_no_other_host()
             return not any_alive(self.store.state) and self._is_current()
-        # What is linked holds while no process has a partition open, which each one shows itself.
-        self.watched = WatchedFile.at(root / META_PROPERTIES)
         # Else what it has may be of the next session.
         return self.followed.is_current()
 
@@ -224,8 +227,51 @@ class Overlay:
             )
 
     def bring_again(self, where: TopicPartition) -> None:
-        """Have a partition's files as they are in the store by now; none of them is open here."""
+        """Have a partition's files, and the checkpoints, as they are in the store by now; none of
+        the partition's files is open here.
+        """
         self._partitions.forget(where, self.paths.root / str(where))
+        with named_os_errors(f"reading {self.store.root}"):
+            for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+                self._bring_checkpoint(name)
+
+    def _bring_checkpoint(self, name: str) -> None:
+        source = self.store.root / name
+        found, path = WatchedFile.at(source), self.paths.root / name
+        if found.inode and found != self._checkpoints.get(name):
+            copy = path.with_name(f"{name}{TEMPORARY_SUFFIX}")
+            with suppress(FileNotFoundError):
+                _copy(source, copy)
+                copy.replace(path)
+                self._checkpoints[name] = found
+
+    def watched_of(self, where: TopicPartition) -> WatchedFile:
+        """Return what shows whether a partition's links lead to its files: while that is unchanged,
+        or, of a store that processes have open, still has the topic's id.
+        """
+        if self.followed is None:
+            return self.watched
+        return self._partitions.watched.get(where) or self.metadata_of(where)
+
+    def metadata_of(self, where: TopicPartition) -> WatchedFile:
+        """Return the file with the id of a partition's topic as it is now."""
+        path = self.store.partition(where) / PARTITION_METADATA
+        with named_os_errors(f"looking at {path}"):
+            return WatchedFile.at(path)
+
+    def may_be_opened(self) -> bool:
+        """True if a partition that no process has open may be opened here: the newest session was
+        taken up. Before, a job may be in adoption that no page has a hold for. Raises
+        StoreReopenedError if all processes of that session died before.
+        """
+        assert self.followed is not None
+        if self.followed.is_taken_up():
+            return True
+        if not any_alive(self.store.state) and not self.followed.is_taken_up():
+            raise StoreReopenedError(
+                f"{self.store.root}: all processes died while they opened the store: open it again"
+            )
+        return False
 
     def copy_lmdb(self, path: Path) -> bool:
         """Copy the store's LMDB file as it is now; False if there is none, or that failed."""

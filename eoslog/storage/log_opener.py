@@ -15,18 +15,20 @@ from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError, FellBehindError
+from eoslog.errors import EoslogError, FellBehindError, StoreInUseError
 from eoslog.fs.identity_files import id_bytes
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.file_hold import FileHold
+from eoslog.session.lock import OPENING_TIMEOUT_S
 from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.storage.damage import lost_end
 from eoslog.storage.legal_holes import LegalHoles
 from eoslog.storage.lmdb_environment import LmdbEnvironment
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.partition_directory import check_identity
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_rows import ProducerRows
 from eoslog.storage.topic_registry import TopicDescription
@@ -91,16 +93,16 @@ class LogOpener:
             "eoslog.page.unsynced": is_synced and not self.checkpoints.knows(where),
         }
         followed = None if self.overlay is None else self.overlay.followed
-        recovery_point = self.checkpoints.recovery_point(where)
         log = self._log_of(topic, where, config, clean=clean, opening=opening)
+        recovery_point = self.checkpoints.recovery_point(where)
         rows = ProducerRows(self.lmdb, topic.topic_id, where.partition)
         cached_max = self.config["eoslog.producers.cached.max"]
-        find_session = None if followed is None else followed.look
+        may_follow = None if followed is None else followed.counts
         partition = UnifiedLog(
             log,
             topic.topic_id,
             topic.config,
-            PartitionProducers(log, where, rows, cached_max, find_session),
+            PartitionProducers(log, where, rows, cached_max, may_follow),
             self.durability,
             self.signal,
             write_start=partial(self.checkpoints.raise_start, where),
@@ -143,30 +145,43 @@ class LogOpener:
             return self._opened_log(topic, where, config, clean=clean, opening=opening)
         followed, page = self.overlay.followed, str(self.overlay.store.control(where))
         is_doubted = False
-        while True:
+        until_s = time.monotonic() + OPENING_TIMEOUT_S
+        while time.monotonic() < until_s:
             with suppress(FellBehindError):
                 return self._followed_log(topic, where, config, opening)
             before = self._opened_in(page)
             # What needs recovery was said as the session began; since then no process opened it.
-            clean = not is_doubted and followed.is_current() and where not in followed.unrecovered
+            clean = not is_doubted and where not in followed.unrecovered
             log = None
             try:
-                log = self._opened_log(
-                    topic, where, config, clean=clean, opening=opening, awaited=page
-                )
+                if self.overlay.may_be_opened():
+                    self.overlay.bring_again(where)
+                    check_identity(self.paths.partition(where), topic.name, topic.topic_id)
+                    log = self._opened_log(
+                        topic,
+                        where,
+                        config,
+                        clean=clean,
+                        opening=opening,
+                        awaited=page,
+                        opened_in=before[0],
+                    )
             except EoslogError:
                 if not clean and self._opened_in(page) == before:
                     raise
             after = self._opened_in(page)
             # Nothing is appended before a process says that it has the partition open.
             is_as_before = after == before or not after[1]
-            if log is not None and is_as_before and (not clean or followed.is_current()):
+            if log is not None and is_as_before and followed.is_current():
                 return log
             if log is not None:
                 log.close(clean=False)
-            self.overlay.bring_again(where)
             is_doubted = True
             time.sleep(_LOOK_S)
+        raise StoreInUseError(
+            f"{where}: processes have opened and closed it again and again, or been opening the "
+            f"store, for {OPENING_TIMEOUT_S:g} s"
+        )
 
     @staticmethod
     def _opened_in(page: str) -> tuple[bytes, bool]:
@@ -185,6 +200,7 @@ class LogOpener:
         """Raise FellBehindError if no process of the session has it open."""
         assert self.overlay is not None and self.overlay.followed is not None
         store = self.overlay.store
+        watched = self.overlay.metadata_of(where)
         with named_os_errors(f"opening {where}"):
             return PartitionLog(
                 str(store.partition(where)),
@@ -200,6 +216,8 @@ class LogOpener:
                 opening=opening,
                 followed=self.overlay.followed.look(),
                 counters=self.counters,
+                watched=watched,
+                topic_id_text=topic.topic_id,
             )
 
     def _opened_log(
@@ -211,6 +229,7 @@ class LogOpener:
         clean: bool,
         opening: LogOpening,
         awaited: str | None = None,
+        opened_in: bytes | None = None,
     ) -> PartitionLog:
         if not self.checkpoints.knows_start_of(where):
             self._write_start_of_page(topic, where)
@@ -233,9 +252,11 @@ class LogOpener:
                 boot_id=self.boot_id,
                 journal=self.journal,
                 counters=self.counters,
-                overlay=None if self.overlay is None else self.overlay.watched,
+                watched=None if self.overlay is None else self.overlay.watched_of(where),
+                topic_id_text=None if awaited is None else topic.topic_id,
                 shown_path=str(self.paths.shown / str(where)),
                 awaited=awaited,
+                opened_in=opened_in,
             )
 
     def alter(

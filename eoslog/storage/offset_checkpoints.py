@@ -30,7 +30,6 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
     write_checkpoints,
 )
-from eoslog.fs.overlay_directories import is_in_overlay
 from eoslog.storage.unified_log import UnifiedLog
 
 # Reserved for the next log starts beyond the bytes of the present ones.
@@ -68,12 +67,12 @@ def last_offsets(partition: UnifiedLog) -> LastOffsets:
 class OffsetCheckpoints:
     """Recovery points, log start offsets and high watermarks of all partitions."""
 
-    def __init__(self, store_path: Path, shared: SharedPage) -> None:
+    def __init__(self, store_path: Path, shared: SharedPage, *, are_own: bool = False) -> None:
+        """`are_own`: only this process replaces the files."""
         names = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
         self._paths = {name: store_path / name for name in names}
         self._shared = shared
-        # No other process replaces those of an overlay.
-        self._are_own = is_in_overlay(store_path)
+        self._are_own = are_own
         self._lock = ThreadLock()
         self._offsets: dict[str, Offsets] = {}
         # Of the files that were read: device, inode, time and size; None where there was none.

@@ -59,9 +59,9 @@ class PartitionProducers:
         topic_partition: TopicPartition,
         rows: ProducerRows,
         cached_max: int,
-        find_session: Callable[[], bytes | None] | None = None,
+        may_follow: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`find_session()`, if the store is only read, is the session of those who write to it."""
+        """`may_follow`, if the store is only read: `PartitionLog.set_callbacks` has it."""
         self.log = log  # A stub once the partition is closed.
         self.cached_max = cached_max
         # Called each time after the table was filled, with the lock held.
@@ -81,7 +81,7 @@ class PartitionProducers:
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
         # then: another process may still write a row that is true below that.
         self._dropped: dict[int, int] = {}
-        log.set_callbacks(self._load, self.reattach, find_session)
+        log.set_callbacks(self._load, self.reattach, may_follow)
 
     def producer(self, producer_id: int) -> ProducerState | None:
         """Return the state of a producer id, from memory or from LMDB; None if there is none."""

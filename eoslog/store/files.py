@@ -206,7 +206,6 @@ class StoreFiles:
         if self.overlay is not None and followed is not None:
             followed.give_counters(shared)
             self.session.slots.follow(self.overlay.store.state)
-            self.session.topic_defaults.update(followed.topic_defaults)
             self.lmdb.copied_from = self.overlay.copy_lmdb
             self.registry = TopicRegistry.follow(self.overlay.store.state, shared)
         else:
@@ -219,7 +218,9 @@ class StoreFiles:
         self.signal = AppendSignal(shared, LOOK_AGAIN_S if followed is None else FOLLOWED_LOOK_S)
         self.file_hold = FileHold(self.paths.controls)
         self.was_stopped_uncleanly = False
-        self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
+        # No other process replaces those of an overlay; those of a followed store are copied again.
+        are_own = self.overlay is not None and followed is None
+        self.checkpoints = OffsetCheckpoints(self.paths.root, shared, are_own=are_own)
         if self.session.first and stop.sums:
             self.checkpoints.note_synced()
         self.journal: ProcessJournal | None = None
@@ -363,11 +364,12 @@ class StoreFiles:
     def _begin_following(self, followed: FollowedSession) -> None:
         """Read what the processes that have the store open write, which they end themselves."""
 
-        def note_unrecovered() -> None:
+        def take_over() -> None:
+            self.session.topic_defaults.update(followed.topic_defaults)
             self.partitions.recover_some(followed.unrecovered)
 
-        note_unrecovered()
-        followed.on_next = note_unrecovered
+        take_over()
+        followed.on_next = take_over
         self.state_log.join()
 
     def _begin_journal(self) -> None:

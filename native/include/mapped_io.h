@@ -386,9 +386,10 @@ static inline int eos_own_link(const char *path) {
     return error;
 }
 
-/* Which file a path names, and when that changed last, by its content or otherwise. */
+/* Which file a path names, and when that changed last, by its content or otherwise. Where there is a text that it holds, it counts
+   as unchanged as long as it holds that. */
 typedef struct WatchedFile {
-    const char *path;
+    const char *path, *text;
     uint64_t device, inode;
     int64_t changed_s, changed_ns;
 } WatchedFile;
@@ -396,11 +397,24 @@ typedef struct WatchedFile {
 /* Whether a path names the file that it did, as it was; with zeros, none. */
 static inline int eos_is_unchanged(const WatchedFile *watched) {
     struct stat found;
+    uint8_t data[256];
+    size_t bytes = 0;
+    int fd = -1;
     if (stat(watched->path, &found) != 0) {
         return errno == ENOENT && watched->inode == 0;
     }
-    return (uint64_t)found.st_dev == watched->device && (uint64_t)found.st_ino == watched->inode &&
-           found.st_ctim.tv_sec == watched->changed_s && found.st_ctim.tv_nsec == watched->changed_ns;
+    if ((uint64_t)found.st_dev == watched->device && (uint64_t)found.st_ino == watched->inode &&
+        found.st_ctim.tv_sec == watched->changed_s && found.st_ctim.tv_nsec == watched->changed_ns) {
+        return 1;
+    }
+    if (watched->text == NULL || eos_open(watched->path, 0, 1, &fd) != 0) {
+        return 0;
+    }
+    if (eos_pread_upto(fd, data, sizeof data, 0, &bytes) != 0) {
+        bytes = 0;
+    }
+    close(fd);
+    return memmem(data, bytes, watched->text, strlen(watched->text)) != NULL;
 }
 
 /* How many names an open file has; 0 or an errno. */
