@@ -14,7 +14,9 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno as last_error
 
-from eoslog.native.new_file cimport eos_make_directory, eos_open_owned
+from eoslog.native.new_file cimport (
+    EOS_ACCESS_CHANGED, EOS_ACCESS_DIRECTORY, eos_make_directory, eos_open_owned, eos_set_access,
+)
 from eoslog.native.named_sync cimport eos_sync_file_system
 
 
@@ -77,7 +79,8 @@ cdef bytes _name_of(path):
 
 
 def make_directory(path not None):
-    """Make a directory that its owner alone can use; root makes it for the owner of the one above.
+    """Make a directory that its owner alone can use, and its group if it may use the one above;
+    root makes it for the owner of that one. One named `state` is its owner's alone.
 
     Raises OSError.
     """
@@ -103,6 +106,25 @@ def make_directories(path not None):
     except OSError:
         if not os.path.isdir(path):
             raise
+
+
+def set_access(
+    path not None, bint group_reads, unsigned int owner, unsigned int group
+):
+    """Let a group read a file, or a directory and what is made in it, or take that from it; whether
+    anything was changed, and whether it is a directory.
+
+    Nothing is changed of what is neither, nor of a file with several names when its access is taken
+    away. Raises OSError: EPERM if it is another user's than `owner`.
+    """
+    cdef bytes name = _name_of(path)
+    cdef const char* raw = name
+    cdef int error, outcome = 0
+    with nogil:
+        error = eos_set_access(raw, group_reads, owner, group, &outcome)
+    if error != 0:
+        raise OSError(error, os.strerror(error), os.fspath(path))
+    return bool(outcome & EOS_ACCESS_CHANGED), bool(outcome & EOS_ACCESS_DIRECTORY)
 
 
 def sync_path(path not None, int flags):

@@ -21,9 +21,10 @@ from eoslog.native.log_append cimport append_whole, outcome_add
 from eoslog.native.log_follow cimport log_take_up_segment
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_make_private,
-    eos_map, eos_open_staged, eos_pwrite_all, eos_rename, munmap,
+    close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_map, eos_open_staged,
+    eos_pwrite_all, eos_rename, munmap,
 )
+from eoslog.native.new_file cimport eos_keep_access
 from eoslog.native.log_roll cimport log_end_segment, log_note_producers
 from eoslog.native.partition_log cimport (
     log_active, log_check_directory, log_end, log_name_page, log_publish, pthread_mutex_lock,
@@ -202,7 +203,7 @@ cdef bint open_staged(StagedFile* staged) noexcept nogil:
             found_bytes == staged.bytes
             # A second name is one that an earlier attempt gave it, wherever that is now.
             and eos_count_names(staged.fd, &names) == 0 and names == 1
-            and eos_make_private(staged.fd) == 0
+            and eos_keep_access(staged.fd, staged.path) == 0   # No other user writes to it.
             and eos_map(staged.fd, <size_t>found_bytes, False, &map) == 0):
         staged.data = map
         return True
@@ -296,6 +297,7 @@ cdef Status take_name(
     if eos_is_at(staged.fd, unnamed) != 0 or eos_rename(unnamed, path) != 0:
         unlink(unnamed)
         return STATUS_OK
+    eos_keep_access(staged.fd, path)
     status = empty_segment_reload(log, out)
     if status != STATUS_OK:
         # The name is taken, and nothing was published: the next holder of the lock repairs that.
@@ -325,6 +327,7 @@ cdef Status add_behind(
     if eos_is_at(staged.fd, path) != 0:
         unlink(path)
         return STATUS_OK
+    eos_keep_access(staged.fd, path)
     status = log_take_up_segment(log, end, out)
     if status != STATUS_OK:
         unlink(path)

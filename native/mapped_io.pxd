@@ -50,7 +50,6 @@ cdef extern from "mapped_io.h" nogil:
         const char* path, uint64_t device, uint64_t inode, int64_t file_bytes) noexcept
     int eos_link(const char* from_path, const char* to_path) noexcept
     int eos_rename(const char* from_path, const char* to_path) noexcept
-    int eos_make_private(int fd) noexcept
     int64_t eos_first_hole(int fd, int64_t begin, int64_t upto) noexcept
     int eos_read_apart(int fd, uint8_t* map, int64_t start, int64_t upto) noexcept
     void eos_end_apart(int fd, uint8_t* map, int64_t start, int64_t upto) noexcept

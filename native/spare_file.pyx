@@ -16,6 +16,7 @@ from eoslog.native.mapped_io cimport (
     EDQUOT, EFBIG, ENOENT, ENOSPC, close_fd, eos_count_names, eos_file_bytes, eos_have_alone,
     eos_map, eos_open, eos_reserve, eos_sync_data, eos_sync_directory, munmap,
 )
+from eoslog.native.new_file cimport eos_keep_access
 from eoslog.native.record_batch cimport (
     BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
     batch_header_load,
@@ -71,6 +72,7 @@ cdef int spare_keep(
             continue
         if eos_count_names(fd, &names) == 0 and names == 1 and eos_have_alone(fd) == 0 and (
                 rename(path, spare) == 0):
+            eos_keep_access(fd, spare)
             close_fd(fd)
             return -1
         break

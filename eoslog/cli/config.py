@@ -32,7 +32,8 @@ def config(
 ) -> None:
     """Show what the store remembers for openings that give no argument, or change it.
 
-    Processes that have the store open go on as they are.
+    Processes that have the store open go on as they are. Only eoslog.group.readable
+    is in effect at once.
     """
     given = given_config(pairs, file, removed)
     changes = bool(given) or durability is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from eoslog.cli.options import Settings
+from eoslog.cli.options import STORE_PATH, Settings
 
 # name: (module that holds a click command under the same name, with "_" for "-", help line)
 COMMANDS = {
@@ -99,7 +99,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: Any) -
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--store", "store_path", type=click.Path(), help="The store's directory.")
+@click.option("--store", "store_path", type=STORE_PATH, help="The store's directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context

@@ -25,6 +25,8 @@ from eoslog.cli import output as cli_output
 from eoslog.errors import EoslogError
 
 STORE_VARIABLE = "EOSLOG_STORE"
+# The store's own error says what another user needs to read it.
+STORE_PATH = click.Path(readable=False)
 _DURATION = re.compile(
     r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?)?", re.ASCII
 )
@@ -137,7 +139,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @click.option(
-        "--store", "store_path", type=click.Path(), envvar=STORE_VARIABLE, help="The store."
+        "--store", "store_path", type=STORE_PATH, envvar=STORE_VARIABLE, help="The store."
     )
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_context

@@ -133,6 +133,8 @@ STORE_SETTINGS = _by_name(
     Setting("eoslog.open.files.raise", True),
     # ... how many segment files each partition keeps for reuse:
     Setting("eoslog.spare.segments", 1, largest=64),
+    # ... if the group of the store's directory may read it:
+    Setting("eoslog.group.readable", False),
     # ... and after what time uncommitted staged files are swept.
     Setting("eoslog.staging.retention.ms", 604_800_000, smallest=0),
 )

@@ -17,6 +17,7 @@ from eoslog.exchange.closed_store import Progress, check_apart, copy_closed_stor
 from eoslog.fs.identity_files import new_id, read_meta_properties, write_meta_properties
 from eoslog.fs.new_directory import new_directory
 from eoslog.fs.os_errors import as_if_in, named_os_errors
+from eoslog.session.group_access import keep_group_access
 from eoslog.session.paths import StorePaths
 from eoslog.storage.kept_journals import remove_kept_journals
 from eoslog.store.store import opened_parts
@@ -85,6 +86,7 @@ def restore(
             )
             topics = parts.files.registry.all()
         remove_kept_journals(StorePaths(built))
+        keep_group_access(StorePaths(source), StorePaths(built))
         new.publish(built)
     users = [one for one in topics if one.name not in INTERNAL_TOPICS]
     return StoreRestore(

@@ -1,9 +1,9 @@
 """Files and directories that belong to the store's user alone, whatever the umask allows: made,
-and removed.
+and removed. The group may read what is made in a directory that it may read, and write nothing.
 
-Anyone who can read and write the files may read a record or forge a decision: there is no other
-guard. So all processes of a store run as one user, or as root: what root makes in a store belongs
-to the owner of the directory that it is in, which is that user.
+Anyone who can write the files may forge a decision: there is no other guard. So all processes that
+write to a store run as one user, or as root: what root makes in a store belongs to the owner of the
+directory that it is in, which is that user.
 """
 
 import errno
@@ -31,7 +31,7 @@ def make_file(path: Path) -> None:
     FileDescriptor(path, os.O_WRONLY | os.O_CREAT, FILE_MODE).close()
 
 
-def make_outer_directories(path: Path) -> None:
+def make_outer_directories(path: Path, mode: int = DIRECTORY_MODE) -> None:
     """Make a directory that is in no store, and those above it that are missing, for the process's
     user; one that is there stays as it is.
     """
@@ -42,6 +42,8 @@ def make_outer_directories(path: Path) -> None:
         missing.append(directory)
     for directory in reversed(missing):
         directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+        if mode != DIRECTORY_MODE:
+            directory.chmod(mode)
 
 
 def remove_directory(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eoslog.common.config import ConfigValue
 from eoslog.common.durability import Durability
-from eoslog.errors import NotAStoreError, StoreInUseError
+from eoslog.errors import InvalidConfigError, NotAStoreError, StoreInUseError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.fs.file_system import mount_of
 from eoslog.fs.identity_files import (
@@ -22,6 +22,7 @@ from eoslog.fs.identity_files import (
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, make_outer_directories
 from eoslog.session import store_session
+from eoslog.session.group_access import NOT_OURS, SETTING, group_reads, set_group_access
 from eoslog.session.lock import FILE_NAME as LOCK_NAME
 from eoslog.session.lock import OPENING_FILE_NAME, StoreLock
 from eoslog.session.paths import STATE_DIRECTORY, StorePaths
@@ -29,8 +30,8 @@ from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
 from eoslog.session.settings import StoreSettings, write_settings
 from eoslog.session.store_session import StoreSession
 
-# A file system's own, at the top of a volume.
-_NOT_OURS = frozenset({"lost+found"})
+# Of directories above a new store that are missing: as the store itself, by the setting.
+_OUTER_MODES = (0o700, 0o750)
 # What a creation makes in `state/` before the directory is a store.
 _OF_A_BEGINNING = {
     *(LOCK_NAME, OPENING_FILE_NAME),
@@ -53,8 +54,8 @@ def enter_store(
     is the session's, or the remembered one; what is given goes before what is remembered, and a new
     store remembers it. `on_fork` is called in the child of every fork from now on.
 
-    Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
-    or StoreFailedError; the directory is then as it was.
+    Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError,
+    StoreFailedError or InvalidConfigError; the directory is then as it was.
     """
     with named_os_errors(f"opening {paths.root}"):
         exists = (paths.root / META_PROPERTIES).exists()
@@ -64,7 +65,7 @@ def enter_store(
             make_directories(paths.state)
     else:
         _check_may_create(paths.root, create)
-        _make_directories(paths)
+        _make_directories(paths, _OUTER_MODES[bool(config.get(SETTING))])
     mount = mount_of(paths.state)
     try:
         lock = StoreLock(paths.state, on_fork, joining=store_session.JOINING and not mount.network)
@@ -75,12 +76,18 @@ def enter_store(
     try:
         # Another process may have been faster: its store is then used as it is.
         if not exists and not (paths.root / META_PROPERTIES).exists():
+            readable = bool(config.get(SETTING))
+            # Another creation may have been cut short.
+            if readable or group_reads(paths.state):
+                set_group_access(paths, readable)
             write_settings(paths.state, StoreSettings(durability or "commit", config))
             write_meta_properties(paths.root, MetaProperties.new())
         with named_os_errors(f"opening {paths.root}"):
             # On the disk with the first list of topics, like all that is in `state` then.
             make_directories(paths.controls)
         identity = read_meta_properties(paths.root)
+        if SETTING in config:
+            _check_access(paths, bool(config[SETTING]))
         return StoreSession(paths, lock, mount, durability, config, remembered), identity
     except BaseException:
         lock.release()
@@ -96,10 +103,19 @@ def _check_way(root: Path) -> None:
             raise NotAStoreError(f"{root} cannot be made: {path} is not a directory")
 
 
-def _make_directories(paths: StorePaths) -> None:
+def _check_access(paths: StorePaths, readable: bool) -> None:
+    """Raise InvalidConfigError if the store has another access than an opening asks for."""
+    if group_reads(paths.state) != readable:
+        raise InvalidConfigError(
+            f"{SETTING}={readable}: it is {not readable} for {paths.root}, for all processes; "
+            "`eoslog config` and alter_config change it"
+        )
+
+
+def _make_directories(paths: StorePaths, outer_mode: int) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
-        make_outer_directories(paths.root)
+        make_outer_directories(paths.root, outer_mode)
         make_directories(paths.state)
         for path in made:
             sync_directory(path.parent)
@@ -134,4 +150,4 @@ def _of_a_beginning(path: Path) -> bool:
     """True if a creation that was cut short may have left this."""
     if path.name == STATE_DIRECTORY and path.is_dir():
         return {entry.name for entry in path.iterdir()} <= _OF_A_BEGINNING
-    return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS
+    return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in NOT_OURS

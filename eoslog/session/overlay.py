@@ -31,7 +31,12 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import NotAStoreError, StoreInUseError, StoreReopenedError
+from eoslog.errors import (
+    NotAStoreError,
+    StoreInUseError,
+    StoreReadOnlyError,
+    StoreReopenedError,
+)
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.file_system import boot_id, mount_of
@@ -41,6 +46,7 @@ from eoslog.fs.overlay_directories import add_overlay, remove_overlay
 from eoslog.fs.private_files import FILE_MODE, make_directory, remove_directory
 from eoslog.session.directory import why_no_store
 from eoslog.session.followed_session import FollowedSession
+from eoslog.session.group_access import SETTING as GROUP_SETTING
 from eoslog.session.lmdb_copy import copy_lmdb
 from eoslog.session.lock import FILE_NAME as LOCK_NAME
 from eoslog.session.lock import OPENING_FILE_NAME, OPENING_TIMEOUT_S
@@ -148,18 +154,22 @@ class Overlay:
         self._checkpoints: dict[str, WatchedFile] = {}  # As they were copied last.
         self._file: UnforkedFile | None = None
         self._removal: weakref.finalize[..., Any] | None = None
-        with named_os_errors(f"opening {store.root}"):
-            if not (store.root / META_PROPERTIES).exists():
-                raise NotAStoreError(f"{store.root} is not a store: {why_no_store(store.root)}")
         try:
+            with named_os_errors(f"opening {store.root}"):
+                if not _is_there(store.root / META_PROPERTIES):
+                    raise NotAStoreError(  # noqa: TRY301
+                        f"{store.root} is not a store: {why_no_store(store.root)}"
+                    )
             until_s = time.monotonic() + OPENING_TIMEOUT_S
             while time.monotonic() < until_s:
                 if self._made():
                     return
                 self.close()
                 time.sleep(_LOOK_S)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, StoreReadOnlyError):
+                _refuse_user(store, error)
             raise
         raise StoreInUseError(
             f"{store.root} has been opened and closed again and again, or been in the opening, for "
@@ -340,6 +350,25 @@ class Overlay:
         except FileNotFoundError:
             if self.followed is None:
                 raise
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _refuse_user(store: StorePaths, error: StoreReadOnlyError) -> None:
+    """Raise what another user needs to read the store, if that is what the error is about."""
+    cause = error.__cause__
+    if not isinstance(cause, PermissionError) or str(store.root) not in str(cause.filename):
+        return
+    raise StoreReadOnlyError(
+        f"{error}. The store's user can let the group of its directory read it, which this process "
+        f"must be in: `eoslog config --store {store.root} --config {GROUP_SETTING}=true`"
+    ) from cause
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:

@@ -1,7 +1,8 @@
 """Settings that a store remembers: its durability, and its own settings and defaults of topics.
 
 `state/settings.json` is written before `meta.properties` makes the directory a store, with what the
-creator gave; `Store.alter_config` replaces it. A store of version 0.1.0 has none.
+creator gave; `Store.alter_config` replaces it. A store of version 0.1.0 has none. What the group
+may do is not in it: the modes say that (`group_access`).
 """
 
 import json
@@ -22,6 +23,8 @@ from eoslog.common.durability import Durability, check_durability
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, InvalidConfigError, StoreVersionError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
+from eoslog.session.group_access import SETTING as GROUP_SETTING
+from eoslog.session.group_access import group_reads
 
 FILE_NAME = "settings.json"
 VERSION = 1
@@ -50,7 +53,18 @@ def read_settings(state_path: Path) -> StoreSettings:
 
     Raises CorruptRecordError, or StoreVersionError if another version wrote it.
     """
-    path = state_path / FILE_NAME
+    own = _without_access(_read_file(state_path / FILE_NAME))
+    if not group_reads(state_path):
+        return own
+    return StoreSettings(own.durability, MappingProxyType({**own.config, GROUP_SETTING: True}))
+
+
+def _without_access(settings: StoreSettings) -> StoreSettings:
+    config = {name: value for name, value in settings.config.items() if name != GROUP_SETTING}
+    return StoreSettings(settings.durability, MappingProxyType(config))
+
+
+def _read_file(path: Path) -> StoreSettings:
     content = read_if_there(path)
     if content is None:
         return StoreSettings()
@@ -78,7 +92,10 @@ def _damaged(path: Path, why: str) -> CorruptRecordError:
 
 
 def write_settings(state_path: Path, settings: StoreSettings) -> None:
-    """Replace what the store remembers, durably. Raises StoreError; it is as it was then."""
+    """Replace what the store remembers, durably, but for the group's access. Raises StoreError; it
+    is as it was then.
+    """
+    settings = _without_access(settings)
     remembered = {"durability": settings.durability, "config": dict(settings.config)}
     document = {"version": VERSION, "crc32c": crc32c(_text(remembered)), "remembered": remembered}
     write_atomically(state_path / FILE_NAME, json.dumps(document).encode())

@@ -47,6 +47,7 @@ from eoslog.fs.new_directory import new_directory
 from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.inspect.store_copy import link_if_possible
+from eoslog.session.group_access import keep_group_access
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
 from eoslog.staging.commit import StagedCommits
@@ -148,6 +149,7 @@ def back_up(
         backup.copy()
         with as_if_in({new.workspace: target}):
             backup.recover(opened_copy)
+            keep_group_access(parts.files.paths, StorePaths(new.workspace))
         new.publish(new.workspace)
     _log.info(
         "%s: backed up to %s: %d partitions, %d bytes, %d shared; appends waited for %.3f ms",

@@ -34,6 +34,8 @@ from eoslog.session.counters import StoreCounts, read_counts
 from eoslog.session.directory import enter_store
 from eoslog.session.file_hold import FileHold
 from eoslog.session.followed_session import FollowedSession
+from eoslog.session.group_access import SETTING as GROUP_SETTING
+from eoslog.session.group_access import set_group_access
 from eoslog.session.overlay import Overlay
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import StoreSettings, read_settings, write_settings
@@ -134,7 +136,7 @@ class StoreFiles:
             self.paths = self.overlay.paths
         with named_os_errors(f"opening {self.paths.root}"):
             exists = (self.paths.root / META_PROPERTIES).exists()
-        remembered = read_settings(self.paths.state) if exists else StoreSettings()
+        remembered = read_settings(self.own_paths.state) if exists else StoreSettings()
         self.config, _ = parse_store_config({**remembered.config, **self._given})
         if self.config["eoslog.open.files.raise"]:
             raise_open_files()
@@ -185,6 +187,9 @@ class StoreFiles:
             before = read_settings(state)
             after = before.altered(config, durability)
             write_settings(state, after)
+            if GROUP_SETTING in config:
+                # Also if it is so already: a change may have been cut short.
+                set_group_access(self.paths, bool(after.config.get(GROUP_SETTING)))
         _log.info("%s: settings altered from %s to %s", self.paths.root, before, after)
 
     def _make_storage(self, found_ids: FoundProducerIds) -> None:

@@ -238,6 +238,7 @@ class Store:
         ----------
         config : mapping, optional
             Settings as for `eoslog.open`; None as a value forgets one. The others stay.
+            "eoslog.group.readable" is in effect on return, also for other processes.
         durability : {"commit", "always", "process"}, optional
             The durability to remember.
 
@@ -246,7 +247,8 @@ class Store:
         InvalidConfigError, ValueError
             An argument is wrong.
         StoreError
-            The disk refuses, or the file is damaged: nothing is changed.
+            The disk refuses, or the file is damaged: nothing is changed. Only of
+            "eoslog.group.readable" a part may be, until the call is repeated.
         """
         known = None if durability is None else check_durability(durability)
         with self._changing_topics():
@@ -259,7 +261,7 @@ class Store:
         Raises CorruptRecordError if that was damaged.
         """
         self._check_open()
-        return read_settings(self._files.looked_at.state)
+        return read_settings(self._files.own_paths.state)
 
     def processes(self) -> list[ProcessSlot]:
         """The processes that have the store open now, this one first: each with `process_id`,

@@ -442,9 +442,6 @@ static inline int eos_link(const char *from, const char *to) { return link(from,
 
 static inline int eos_rename(const char *from, const char *to) { return rename(from, to) != 0 ? errno : 0; }
 
-/* Only its owner reads or writes the file from here on. */
-static inline int eos_make_private(int fd) { return fchmod(fd, 0600) != 0 ? errno : 0; }
-
 /* Which file is open; 0 or an errno. */
 static inline int eos_identity_of(int fd, uint64_t *device, uint64_t *inode) {
     struct stat found;
