@@ -192,15 +192,22 @@ cdef AbortIndexView view_of(
     cdef int64_t count = 0
     cdef int64_t index
     cdef bint failed
+    cdef bint followed = log.followed != NULL
     cdef bint is_gone
-    cdef int error
+    cdef int error = 0
     memset(&fault, 0, sizeof(Fault))
     memset(&stored, 0, sizeof(AbortFile))
     with nogil:
+        if followed:
+            # By other processes, which are not held up: the log is looked at after the file.
+            error = copy_file(name, &copied, &copied_bytes)
+            copied_bytes -= copied_bytes % ABORT_ENTRY_BYTES
         while True:
-            # The index and its files change with the lock held: they are read together.
-            status = log_lock(log, &fault)
-            failed = status == STATUS_FAILED
+            failed = followed
+            if not followed:
+                # The index and its files change with the lock held: they are read together.
+                status = log_lock(log, &fault)
+                failed = status == STATUS_FAILED
             if failed:
                 status = log_view(log, &fault)
             if status == STATUS_OK:
@@ -212,7 +219,8 @@ cdef AbortIndexView view_of(
         status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)
         if status == STATUS_OK:
             status = abort_index_collect(&log.aborts, base_offset, upper_bound, &entries, &count)
-        error = copy_file(name, &copied, &copied_bytes)
+        if not followed:
+            error = copy_file(name, &copied, &copied_bytes)
         if failed:
             log_view_end(log)
         else:
@@ -224,7 +232,7 @@ cdef AbortIndexView view_of(
             raise_status(status, &fault, path, path)
         if error != 0 and error != ENOENT:
             raise OSError(error, os.strerror(error), path)
-        view.stored_count = stored.entry_count
+        view.stored_count = 0 if followed else stored.entry_count
         view.data = PyBytes_FromStringAndSize(<const char*>copied, copied_bytes)
         for index in range(count):
             if entries[index].last_offset < upper_bound:

@@ -1,5 +1,6 @@
 """Check that the directories of a store are those of its topics, and that nothing else is there."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from eoslog.common.topic_partition import TopicPartition
@@ -12,18 +13,31 @@ from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 
 
 def verify_directories(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:
-    """Report what lies where no topic has anything. The caller keeps topics from coming and going.
+    """Report what lies where no topic has anything, in a store's own directories.
 
     A creation that was cut short leaves directories with their metadata alone; the next one of the
     name takes them over, and so they are no problem. Missing ones are met when they are opened.
     """
+    with named_os_errors(f"looking at the directories of {paths.root}"):
+        if not registry.follows:
+            with registry.changing_topics():
+                registry.refresh()
+                return _problems(paths, registry)
+        # Of other processes, which are not held up: it counts if no topic came or went.
+        while True:
+            generation = registry.generation
+            with suppress(FileNotFoundError):
+                problems = _problems(paths, registry)
+                if registry.generation == generation:
+                    return problems
+
+
+def _problems(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:
     problems = []
-    with registry.changing_topics(), named_os_errors(f"looking at the directories of {paths.root}"):
-        registry.refresh()
-        for where, path in partition_directories(paths.root):
-            problems += _wrong_directory(registry, where, path)
-        for directory in (paths.spares, paths.cut):
-            problems += _strays(registry, directory)
+    for where, path in partition_directories(paths.root):
+        problems += _wrong_directory(registry, where, path)
+    for directory in (paths.spares, paths.cut):
+        problems += _strays(registry, directory)
     return problems
 
 

@@ -73,7 +73,7 @@ class StoreVerification:
         """
         topics = self.registry.all()
         self._checkpoints, found = read_checkpoints(self.paths)
-        found += verify_directories(self.paths, self.registry)
+        found += verify_directories(self.own_paths, self.registry)
         found += lost_partitions(self.own_paths, self._checkpoints, dict(self.recreated))
         for name, error in self.unremoved.items():
             reason = f"topic {name} was deleted, and not all of it removed: {error}"

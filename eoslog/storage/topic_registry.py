@@ -210,6 +210,11 @@ class TopicRegistry:
         registry._known()
         return registry
 
+    @property
+    def follows(self) -> bool:
+        """True if this process only reads the store, beside those that change its topics."""
+        return self._follows
+
     def get(self, name: str) -> TopicDescription | None:
         """The topic, unless it does not exist or is being deleted."""
         return self._known().existing.get(name)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from store_copies import copy_store
 
 import eoslog
 from eoslog import TopicPartition, errors
+from eoslog.fs.file_lock import file_locked
 from eoslog.session import overlay
 from eoslog.store.store import abandon, parts_of
 
@@ -333,6 +335,28 @@ def test_a_verification_names_the_store(open_store, store_path):
     with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
         found = store.verify()
     assert [one["path"] for one in found] == [str(log)]
+
+
+def test_a_live_store_is_verified_and_no_lock_of_it_is_taken(open_store, store_path):
+    store = filled(open_store)
+    store.flush()
+    locks = list((store_path / "state").glob("*.lock"))
+
+    def verify() -> list[object]:
+        with eoslog.open(store_path, read_only=True) as reader:
+            return [one["path"] for one in reader.verify()]
+
+    with unchanged(store_path), ExitStack() as held:
+        for path in locks:
+            held.enter_context(file_locked(path, wait=False))
+        assert in_child(verify) == []
+    log = store_path / "t-0" / f"{0:020d}.log"
+    with log.open("r+b") as file:
+        file.seek(70)
+        byte = file.read(1)[0]
+        file.seek(70)
+        file.write(bytes([byte ^ 1]))
+    assert in_child(verify) == [str(log)]
 
 
 NOBODY = 65534
