@@ -25,7 +25,7 @@ from eoslog.native.abort_files cimport (
     abort_index_rebuild,
 )
 from eoslog.native.abort_index cimport abort_index_drop_below, abort_index_truncate
-from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.log_read cimport ReadRange, read_close
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
 from eoslog.native.atomics cimport load_acquire_64
@@ -304,8 +304,6 @@ cdef class LogProducers(LogReader):
         cdef int64_t position
         cdef ReadRange batches
         cdef BatchHeader header
-        cdef Fault fault
-        cdef Status status
         self._check_open()
         offset = max(offset, self.log_start_offset)
         while offset < self.log_end_offset:

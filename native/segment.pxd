@@ -19,8 +19,7 @@ cdef struct SegmentOptions:
     int64_t index_interval_bytes
     int64_t fill_bytes               # Zeros are written so many at a time ahead of the batches.
     bint overlay                     # The directory is a reader's own: nothing is synced.
-    WatchedFile watched              # Of a log that is only read: while it is unchanged, the files
-                                     # are the log's. No path: nothing is watched.
+    WatchedFile watched              # Of a log that is only read: while unchanged, its files count.
 
 cdef struct Segment:
     int64_t base_offset
