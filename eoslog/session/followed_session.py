@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from eoslog.bindings.shared_page import FollowedPage, SharedPage
+from eoslog.common.durability import Durability, check_durability
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreError
 from eoslog.fs.os_errors import named_os_errors
@@ -31,6 +32,7 @@ class FollowedSession:
         self._seen: tuple[bytes, tuple[int, int], FollowedPage] | None = None
         self.unrecovered: frozenset[TopicPartition] = frozenset()
         self.topic_defaults: Mapping[str, int] = {}
+        self.durability: Durability = "commit"
         # Called when there is another session.
         self.on_next: Callable[[], object] = lambda: None
 
@@ -96,6 +98,7 @@ class FollowedSession:
         before = self.id
         self.unrecovered = frozenset(map(TopicPartition.parse, found.unrecovered))
         self.topic_defaults = found.topic_defaults
+        self.durability = check_durability(found.durability)
         self._seen = session, identity, page
         if before != session:
             if self._own is not None:

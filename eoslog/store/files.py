@@ -336,6 +336,14 @@ class StoreFiles:
         return self.overlay is not None and self.overlay.followed is not None
 
     @property
+    def shown_durability(self) -> Durability:
+        """Durability of the processes that have the store open; what it remembers if none has."""
+        if self.overlay is not None and self.overlay.followed is not None:
+            self.overlay.followed.is_taken_up()
+            return self.overlay.followed.durability
+        return self.durability
+
+    @property
     def looked_at(self) -> StorePaths:
         """The paths of what processes keep for each other to look at."""
         return self.overlay.store if self.overlay is not None and self.follows else self.paths

@@ -219,8 +219,12 @@ class Store:
 
     @property
     def durability(self) -> Durability:
-        """Durability that the store is open with, in all its processes."""
-        return self._files.durability
+        """Durability that the store is open with, in all its processes.
+
+        With `read_only=True` it is that of the processes that have it open, or, where none has, the
+        one that the store remembers.
+        """
+        return self._files.shown_durability
 
     @property
     def config(self) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ from eoslog import TopicPartition
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import OffsetOutOfRangeError, StoreReopenedError
 from eoslog.storage import log_opener
+from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of, parts_of
 
 TOPIC = "numbers"
@@ -185,6 +186,25 @@ def test_beside_a_store_of_the_same_process(tmp_path):
         assert not writer.read_only
 
 
+def test_the_durability_is_that_of_those_who_write(tmp_path):
+    path = tmp_path / "store"
+    make_life(path).close()
+    with eoslog.open(path, read_only=True) as reader:
+        assert reader.durability == "commit"  # Which the store remembers.
+    with (
+        eoslog.open(path, durability="process") as writer,
+        eoslog.open(path, read_only=True) as reader,
+    ):
+        assert reader.durability == "process"
+        writer.producer().append(TOPIC, partition=0, values=[b"not synced"])
+        log, own = reader.partition(TOPIC, 0), writer.partition(TOPIC, 0)
+        assert log.high_watermark == own.log_end_offset
+        writer.close()
+        with eoslog.open(path, durability="always") as writer:
+            writer.topics()
+            assert reader.durability == "always"
+
+
 def test_a_partition_that_no_process_has_opened_yet(tmp_path):
     """It is read as it was left, and then where a process has it open."""
     path = tmp_path / "store"
@@ -301,16 +321,54 @@ def test_what_compaction_deleted_before_it_was_read(tmp_path, monkeypatch):
         with eoslog.open(path, read_only=True) as reader:
             assert len(reader.transactions()) == len(names)
             commit(100, *names)
-            files = parts_of(writer).files
-            of_state = [
-                one for one in files.partitions.opened() if one.topic == TRANSACTION_STATE_TOPIC
-            ]
-            assert files.compact(*of_state) > 0
+            for log in parts_of(writer).files.partitions.opened():
+                if log.topic == TRANSACTION_STATE_TOPIC:
+                    compact_beyond(writer, log, 0)
             commit(2, *names[:3])
             assert reader.transactions() == writer.transactions()
             assert [epoch_of(reader, one) for one in names] == [
                 epoch_of(writer, one) for one in names
             ]
+
+
+def test_lmdb_is_copied_again_where_compaction_left_a_gap(tmp_path, monkeypatch):
+    """A group's deletion went with the segments: it shows in the newer rows alone."""
+    monkeypatch.setattr(log_opener, "_INTERNAL_ROLL_BYTES", 1 << 12)
+    path, at = tmp_path / "store", WHERE[0]
+    with eoslog.open(path, create=True, durability="process") as writer:
+        writer.create_topic(TOPIC)
+        writer.producer().append(TOPIC, partition=0, values=[b"x"] * 500)
+        groups = parts_of(writer).files.group_offsets.log
+        gone, *others = (f"group-{number}" for number in range(200))
+        log = groups.of_group(gone).partition
+        kept = next(one for one in others if groups.of_group(one).partition is log)
+        consumers = {name: writer.consumer(name) for name in (gone, kept)}
+        for consumer in consumers.values():
+            consumer.assign([at])
+            consumer.commit({at: 1})
+        with eoslog.open(path, read_only=True) as reader:
+            lmdb = parts_of(reader).files.lmdb
+            copy, copied = lmdb.copied_from, []
+            assert copy is not None
+            monkeypatch.setattr(lmdb, "copied_from", lambda to: copied.append(to) or copy(to))
+            assert reader.groups().keys() == {gone, kept}
+            writer.delete_group(gone)
+            deleted_at = log.log_end_offset
+            for offset in range(400):
+                consumers[kept].commit({at: offset})
+            compact_beyond(writer, log, deleted_at)
+            assert reader.groups() == writer.groups()
+            assert reader.groups().keys() == {kept}
+            assert copied
+            assert everything_shown(reader) == everything_shown(writer)
+
+
+def compact_beyond(store: eoslog.Store, log: UnifiedLog, offset: int) -> None:
+    """Compact a log, here or in the background, where it is under way already."""
+    deadline_s = time.monotonic() + 20
+    while log.log_start_offset <= offset:
+        parts_of(store).files.compact(log)
+        assert time.monotonic() < deadline_s
 
 
 def epoch_of(store: eoslog.Store, transactional_id: str) -> tuple[int, int]:
