@@ -10,9 +10,20 @@ BEFORE_ALL_MS = -(1 << 62)
 _log = logging.getLogger(__name__)
 
 
-def now_ms() -> int:
+def _system_ms() -> int:
     """Return the time of the wall clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+now_ms = _system_ms
+_ahead_ms = 0
+
+
+def move(ahead_ms: int) -> None:
+    """Have this process read the clocks so much later, or as they are with 0: for tests."""
+    global now_ms, _ahead_ms
+    _ahead_ms = ahead_ms
+    now_ms = (lambda: _system_ms() + ahead_ms) if ahead_ms else _system_ms
 
 
 class ExpiryClock:
@@ -41,4 +52,4 @@ class ExpiryClock:
 
 def _boot_ms() -> int:
     """The milliseconds since the boot, by the clock that runs during sleep and is never set."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + _ahead_ms

@@ -58,6 +58,7 @@ REMOVAL_S = 1.0
 ERRORS_KEPT = 20
 # One partition may meet these; the others have their turn all the same.
 REFUSALS = (EoslogError, MemoryError)
+_DONE_LOOK_S = 0.001
 # Of transactional ids, above the recovery points that the checkpoints name: then they are renewed.
 STATE_RECORDS_BEHIND_MAX = 300_000
 
@@ -239,6 +240,20 @@ class Checkpointer:
         self._thread.join()
         if self._noted:
             self._files.session.note_change()
+
+    def do_all_now(self) -> None:
+        """Have the thread do each of its works now, and wait for that; for a test that moved the
+        clock.
+        """
+        self._next_timeout.forget()
+        for _ in range(2):  # A work that is being done may have read the clock before.
+            works = [work for work in self.works if work.is_wanted()]
+            with self._lock:
+                for work in works:
+                    work.due_s = 0.0
+                self._condition.notify_all()
+            while any(one.due_s == 0.0 and one.is_wanted() for one in works) and not self._stopped:
+                time.sleep(_DONE_LOOK_S)
 
     def metrics(self) -> dict[str, Any]:
         """Return how often it did what, and the last different errors, newest last."""

@@ -1,6 +1,7 @@
 """Transactions that are open in a store, as text for the one who forgot them."""
 
 from eoslog.producer.producer import ProducerInternals
+from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import OPEN
 from eoslog.producer.transactional_producer import TransactionalProducer
 from eoslog.store.store import Store, parts_of
@@ -22,13 +23,19 @@ def open_transactions(store: Store) -> list[str]:
         if isinstance(producer, TransactionalProducer):
             manager = ProducerInternals(producer).transactions
             name = producer.transactional_id
-            if manager is not None and manager.state in OPEN and name not in found:
+            is_open = manager is not None and manager.state in OPEN
+            if manager is not None and is_open and not _is_over(manager) and name not in found:
                 age = "without a record" if manager.age_ms < 0 else _since(manager.age_ms)
                 found[name] = (
                     f"transactional id {name!r}, producer id {producer.producer_id}, epoch "
                     f"{producer.producer_epoch}: open {age}; nothing of it is in the log"
                 )
     return [found[name] for name in sorted(found)]
+
+
+def _is_over(manager: TransactionManager) -> bool:
+    """Return True if another producer, or the store, ended what this one has open."""
+    return manager.owner.fenced_because is not None
 
 
 def _described(store: Store, transactional_id: str) -> str:

@@ -12,6 +12,8 @@ import pytest
 from eoslog.errors import EoslogError
 from eoslog.store.opening import open
 from eoslog.store.store import Store, hold_producers
+from eoslog.testing.fault import FaultNotFiredError
+from eoslog.testing.faults import Faults
 from eoslog.testing.open_transactions import open_transactions
 from eoslog.testing.ram_disk import RamDirectory, find_ram_disk, has_room, is_ram_disk
 
@@ -103,6 +105,19 @@ def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories)
             "Commit or abort each, or close its producer.",
             pytrace=False,
         )
+
+
+def faults_of_test(request: pytest.FixtureRequest, store: Store) -> Iterator[Faults]:
+    """Give a test the faults of its store; afterwards check that each was used."""
+    failures = request.session.testsfailed
+    faults = Faults(store)
+    yield faults
+    request.node.stash[EXPECTED_FAILURES] = faults.any_failed
+    try:
+        faults.close()
+    except FaultNotFiredError as error:
+        if request.session.testsfailed == failures:  # Else it failed before it came to that.
+            pytest.fail(str(error), pytrace=False)
 
 
 def topic_name_of(request: pytest.FixtureRequest) -> str:

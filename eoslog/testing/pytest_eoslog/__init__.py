@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from eoslog.store.store import Store
+    from eoslog.testing.faults import Faults
     from eoslog.testing.store_fixture import StoreDirectories
 
 _MARKER = (
@@ -64,3 +65,14 @@ def eoslog_topic(request: pytest.FixtureRequest, eoslog_store: Store) -> str:
     name = topic_name_of(request)
     eoslog_store.create_topic(name)
     return name
+
+
+@pytest.fixture
+def eoslog_faults(request: pytest.FixtureRequest, eoslog_store: Store) -> Iterator[Faults]:
+    """`eoslog.testing.Faults` of `eoslog_store`: syncs that fail, a full disk, fences, deaths.
+
+    A fault that had no effect fails the test.
+    """
+    from eoslog.testing.store_fixture import faults_of_test
+
+    yield from faults_of_test(request, eoslog_store)
