@@ -675,6 +675,9 @@ cdef class OpenedLog:
             self._fault_init(&fault)
             with nogil:
                 status = log_refresh(&self._log, &fault)
+                if self._looks:
+                    # No background thread does it, and their files take room on the disk.
+                    deleted_segments_free(&self._log)
             if status == STATUS_OK:
                 return 0
             self._before_repeat(status, &fault)

@@ -180,3 +180,17 @@ def test_a_segment_that_goes_before_its_file_was_opened(tmp_path):
         writer.delete_records({AT: 8})
         assert [one.value for one in consumer.poll(0.0, max_records=1)] == [b"old 8"]
         assert read_up_to(consumer, 10) == [b"old 9"]
+
+
+def test_files_that_others_deleted_are_given_back(tmp_path):
+    """A reader that keeps up would otherwise hold all that it ever read, and their room."""
+    path = tmp_path / "store"
+    with made(path, is_open=True) as writer, eoslog.open(path, read_only=True) as reader:
+        consumer = tail(reader)
+        for number in range(10, 30):
+            append(writer, b"new")
+            read_up_to(consumer, number + 1)
+            writer.delete_records({AT: number})
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        held = {line.split()[4] for line in maps if "t-0/" in line and "(deleted)" in line}
+        assert len(held) < 5  # And some of the writer, which its background thread gives back.
