@@ -1,0 +1,145 @@
+# cython: language_level=3
+"""Records as text: the lines of the JSON envelope, and rows of CSV."""
+
+from eoslog import errors
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memset
+
+from eoslog.bindings.text_records import json_text
+
+from eoslog.native.json_text cimport TEXT_NO_MEMORY, TEXT_OK, TextFault
+from eoslog.native.record_text cimport RecordCells, csv_records_store, json_records_store
+from eoslog.native.text_records cimport TextBuffer, buffer_free
+
+CSV_NAMES = "topic,partition,offset,timestamp,key,value,headers"
+cdef const uint8_t* NO_CELLS = b"\0"
+
+
+@cython.final
+cdef class RecordText:
+    """Writer of records as text, into memory of its own that the next call uses again."""
+
+    cdef TextBuffer _buffer
+    cdef Py_ssize_t _exports
+    cdef bint _as_csv
+
+    def __cinit__(self, str form not None):
+        memset(&self._buffer, 0, sizeof(TextBuffer))
+        if form not in ("jsonl", "csv"):
+            raise ValueError(f"form {form!r}")
+        self._as_csv = form == "csv"
+
+    def __dealloc__(self):
+        buffer_free(&self._buffer)
+
+    def encode(self, str topic not None, int32_t partition, object columns, Py_ssize_t count):
+        """Return the first `count` records of a fetch as text, bytes that hold until the next call.
+
+        Raises InvalidRecordError for bytes that are not UTF-8, which CSV cannot express.
+        """
+        cdef RecordCells cells
+        cdef TextFault fault
+        cdef int64_t stored = 0
+        cdef const int64_t[::1] offsets = columns.offsets
+        cdef const int64_t[::1] timestamps = columns.timestamps
+        cdef const int32_t[::1] key_ends = columns.key_offsets
+        cdef const int32_t[::1] value_ends = columns.value_offsets
+        cdef const int64_t[::1] header_ends
+        cdef const uint8_t[::1] headers
+        cdef const uint8_t[::1] key_data = columns.key_data
+        cdef const uint8_t[::1] value_data = columns.value_data
+        cdef const uint8_t[::1] prefix = self._prefix(topic, partition)
+        cdef const uint8_t[::1] key_validity, value_validity
+        if self._exports:
+            raise BufferError("the text of the call before is still used")
+        if not 0 <= count <= columns.record_count:
+            raise ValueError(f"{count} of {columns.record_count} records")
+        memset(&cells, 0, sizeof(RecordCells))
+        self._buffer.used_bytes = 0
+        if count == 0:
+            return memoryview(b"")
+        cells.prefix = &prefix[0]
+        cells.prefix_bytes = prefix.shape[0]
+        cells.offsets = &offsets[0]
+        cells.timestamps = &timestamps[0]
+        cells.key_ends = &key_ends[0]
+        cells.value_ends = &value_ends[0]
+        if key_data.shape[0]:
+            cells.key_data = &key_data[0]
+        else:
+            cells.key_data = NO_CELLS
+        if value_data.shape[0]:
+            cells.value_data = &value_data[0]
+        else:
+            cells.value_data = NO_CELLS
+        if columns.key_validity is not None:
+            key_validity = columns.key_validity
+            cells.key_validity = &key_validity[0]
+        if columns.value_validity is not None:
+            value_validity = columns.value_validity
+            cells.value_validity = &value_validity[0]
+        if columns.headers is not None:
+            header_text, header_ends = joined_headers(columns.headers)
+            headers = header_text
+            if headers.shape[0]:
+                cells.header_data = &headers[0]
+                cells.header_ends = &header_ends[0]
+        with nogil:
+            if self._as_csv:
+                fault = csv_records_store(&self._buffer, &cells, 0, count, &stored)
+            else:
+                fault = json_records_store(&self._buffer, &cells, 0, count, &stored)
+        if fault == TEXT_NO_MEMORY:
+            raise errors.OutOfMemoryError(f"{count} records as text")
+        if fault != TEXT_OK:
+            raise errors.InvalidRecordError(
+                f"{topic}-{partition}, offset {offsets[stored]}: its key or value is not UTF-8, "
+                "which CSV cannot express: export it as jsonl or parquet")
+        return memoryview(self)
+
+    cdef bytes _prefix(self, str topic, int32_t partition):
+        """What each line begins with."""
+        if self._as_csv:
+            return f"{topic},{partition},".encode()
+        return (
+            b'{"topic": ' + json_text(topic.encode())
+            + f', "partition": {partition}, "offset": '.encode())
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        cdef Py_ssize_t size = self._buffer.used_bytes
+        view.buf = self._buffer.data
+        view.obj = self
+        view.len = size
+        view.itemsize = 1
+        view.readonly = 1
+        view.format = "B"
+        view.ndim = 1
+        view.shape = &view.len
+        view.strides = &view.itemsize
+        view.suboffsets = NULL
+        view.internal = NULL
+        self._exports += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self._exports -= 1
+
+
+cdef tuple joined_headers(list headers):
+    """Headers of each record as JSON, one after the other, and where they end."""
+    import numpy
+    ends = numpy.zeros(len(headers) + 1, numpy.int64)
+    cdef int64_t[::1] end_at = ends
+    cdef list texts = []
+    cdef bytes text
+    cdef int64_t total = 0
+    for index, pairs in enumerate(headers):
+        if pairs:
+            text = b"[" + b", ".join(
+                [b"[%b, %b]" % (json_text(name.encode()), json_text(value))
+                 for name, value in pairs]) + b"]"
+            texts.append(text)
+            total += len(text)
+        end_at[index + 1] = total
+    return b"".join(texts), ends
