@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer.consumer import Consumer as Consumer
     from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.exchange.file_import import FileImport as FileImport
+    from eoslog.exchange.file_import import import_file as import_file
     from eoslog.exchange.kafka_export import KafkaExport as KafkaExport
     from eoslog.exchange.kafka_export import export_kafka as export_kafka
     from eoslog.exchange.kafka_import import KafkaImport as KafkaImport
     from eoslog.exchange.kafka_import import import_kafka as import_kafka
     from eoslog.exchange.restore import StoreRestore as StoreRestore
     from eoslog.exchange.restore import restore as restore
+    from eoslog.exchange.topic_export import TopicExport as TopicExport
+    from eoslog.exchange.topic_export import export_topic as export_topic
     from eoslog.groups.coordinator import GroupDescription as GroupDescription
     from eoslog.groups.coordinator import MemberDescription as MemberDescription
     from eoslog.groups.metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -77,6 +81,7 @@ _MODULES = {
     "Consumer": "eoslog.consumer.consumer",
     "ConsumerGroupMetadata": "eoslog.groups.metadata",
     "DeletableRecords": "eoslog.store.record_deletion",
+    "FileImport": "eoslog.exchange.file_import",
     "GroupDescription": "eoslog.groups.coordinator",
     "HangingTransaction": "eoslog.transactions.admin",
     "KafkaExport": "eoslog.exchange.kafka_export",
@@ -99,10 +104,13 @@ _MODULES = {
     "StoreCollector": "eoslog.store.collector",
     "StoreRestore": "eoslog.exchange.restore",
     "TopicDescription": "eoslog.storage.topic_registry",
+    "TopicExport": "eoslog.exchange.topic_export",
     "TransactionDescription": "eoslog.transactions.admin",
     "TransactionListing": "eoslog.transactions.admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
     "export_kafka": "eoslog.exchange.kafka_export",
+    "export_topic": "eoslog.exchange.topic_export",
+    "import_file": "eoslog.exchange.file_import",
     "import_kafka": "eoslog.exchange.kafka_import",
     "open": "eoslog.store.opening",
     "read_process_write": "eoslog.store.process_loop",

@@ -551,5 +551,11 @@ class StagedJobIncompleteError(StoreError):
     retriable = True
 
 
+class SourceFileChangedError(EoslogError):
+    """A file to import does not begin as it did when its beginning was imported. Nothing of it was
+    imported now: if it is another file, import it under another name.
+    """
+
+
 class MissingDependencyError(EoslogError, ImportError):
     """An optional package is not installed; the message says which extra brings it."""

@@ -4,11 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 import eoslog
 from eoslog.cli.options import Settings, counted, echo_json, shared_options, standard_output
-from eoslog.cli.progress_line import progress_line
+from eoslog.cli.output import progress_line
 
 
 @click.command()
@@ -29,7 +28,7 @@ def backup(settings: Settings, destination: Path, link: bool, earlier: Path | No
     docs/backup.md.
     """
     standard_output()  # Before the work, all of whose answer would go there.
-    with settings.open() as store, progress_line(Console(stderr=True), "backup") as progress:
+    with settings.open() as store, progress_line("backup") as progress:
         result = store.backup(destination, link=link, earlier=earlier, progress=progress)
     if settings.as_json:
         echo_json(asdict(result))
@@ -58,7 +57,7 @@ def restore(settings: Settings, copy: Path, path: Path) -> None:
     docs/backup.md.
     """
     standard_output()  # Before the work, all of whose answer would go there.
-    with progress_line(Console(stderr=True), "restore") as progress:
+    with progress_line("restore") as progress:
         result = eoslog.restore(copy, path, progress=progress)
     if settings.as_json:
         echo_json(asdict(result))

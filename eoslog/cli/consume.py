@@ -6,10 +6,14 @@ import click
 
 import eoslog
 from eoslog import Record, TopicPartition
-from eoslog.cli.options import Settings, json_line, shared_options, standard_output
+from eoslog.bindings.partition_log import Columns
+from eoslog.bindings.record_text import RecordText
+from eoslog.cli.options import Settings, shared_options, standard_output
 from eoslog.cli.output import end_with_reader
+from eoslog.store.store import engine_of
 
 POLL_RECORDS_MAX = 1000
+FETCH_BYTES = 1 << 20
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 
@@ -64,12 +68,15 @@ def consume(
             reader.start_at(offset)
         elif group is not None:
             reader.start_at_committed()
-        for record in reader.records(max_records):
-            if settings.as_json:
-                out.write(json_line(record_as_json(record)).encode())
-                continue
-            key = b"" if separator is None else (record.key or b"") + separator
-            out.write(key + (record.value or b"") + b"\n")
+        if settings.as_json:
+            text = RecordText("jsonl")
+            for where, columns, count in reader.fetches(max_records, isolation):
+                with text.encode(where.topic, where.partition, columns, count) as lines:
+                    out.write(lines)
+        else:
+            for record in reader.records(max_records):
+                key = b"" if separator is None else (record.key or b"") + separator
+                out.write(key + (record.value or b"") + b"\n")
         out.flush()
         if group is not None and reader.moved:
             consumer.commit(reader.moved)
@@ -94,6 +101,7 @@ class TopicReader:
         numbers = dict.fromkeys(partitions) or range(found.partitions)
         self._targets = [TopicPartition(topic, number) for number in numbers]
         self._consumer = consumer
+        self._engine = engine_of(store)
         self._starts = consumer.beginning_offsets(self._targets)
         self._ends = consumer.end_offsets(self._targets)
         self.moved: dict[TopicPartition, int] = {}
@@ -128,6 +136,26 @@ class TopicReader:
             if consumer.position(target) > start:
                 self.moved[target] = consumer.position(target)
 
+    def fetches(
+        self, max_records: int | None, isolation: str
+    ) -> Iterator[tuple[TopicPartition, Columns, int]]:
+        """The records as columns: a fetch, and how many of its records are meant."""
+        left = max_records
+        for target in self._targets:
+            position, end = self._starts[target], self._ends[target]
+            log = self._engine.partition(*target)
+            while position < end and (left is None or left > 0):
+                wanted = -1 if left is None else left
+                columns = log.fetch_columns(position, FETCH_BYTES, wanted, isolation)
+                if columns is None or columns.next_offset == position:
+                    break
+                count = int(columns.offsets.searchsorted(end))
+                yield target, columns, count
+                left = None if left is None else left - count
+                position = columns.next_offset if count == columns.record_count else end
+            if position > self._starts[target]:
+                self.moved[target] = position
+
 
 def check_offset(target: TopicPartition, offset: int, start: int, end: int) -> None:
     """Raise OffsetOutOfRangeError for an offset that the partition does not reach."""
@@ -135,16 +163,3 @@ def check_offset(target: TopicPartition, offset: int, start: int, end: int) -> N
         raise eoslog.errors.OffsetOutOfRangeError(
             f"no offset {offset} in {target.topic}-{target.partition}, which has {start} to {end}"
         )
-
-
-def record_as_json(record: Record) -> dict[str, object]:
-    """A record's fields by name; headers as pairs, since a name may come twice."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "key": record.key,
-        "value": record.value,
-        "headers": [list(header) for header in record.headers],
-    }

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from eoslog.cli.options import Settings, counted, echo_json, shared_options, standard_output
-from eoslog.cli.progress_line import progress_line
+from eoslog.cli.output import progress_line
 from eoslog.exchange.kafka_export import (
     DEFAULT_NODE_ID,
     KafkaExport,
@@ -50,7 +49,7 @@ def export_kafka(
     empty directory.
     """
     standard_output()  # Before the work, all of whose answer would go there.
-    with progress_line(Console(stderr=True), "copy") as progress:
+    with progress_line("copy") as progress:
         export = export_store(
             settings.path(),
             destination,

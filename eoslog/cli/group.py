@@ -6,13 +6,15 @@ commands that need Spark are found by name.
 
 from difflib import get_close_matches
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
 
 from eoslog.cli.options import STORE_PATH, Settings
 
-# name: (module that holds a click command under the same name, with "_" for "-", help line)
+# name: (module that holds a click command under the same name, with "_" for "-" and after a keyword
+# of Python's, help line)
 COMMANDS = {
     "backup": ("eoslog.cli.backup", "Copy a store while it is in use."),
     "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
@@ -30,11 +32,13 @@ COMMANDS = {
         "eoslog.cli.dump",
         "Print what the files of a partition hold, as Kafka's tool does.",
     ),
+    "export": ("eoslog.cli.files", "Write a topic to a file."),
     "export-kafka": (
         "eoslog.cli.export_kafka",
         "Write a store as the log directory of a Kafka broker.",
     ),
     "groups": ("eoslog.cli.groups", "List, describe, delete and reset groups of consumers."),
+    "import": ("eoslog.cli.files", "Append the records of files, exactly once."),
     "import-kafka": (
         "eoslog.cli.import_kafka",
         "Make a store of the log directories of a stopped Kafka broker.",
@@ -62,7 +66,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        function = cmd_name.replace("-", "_")
+        function = cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name)
         command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), function)
         return command
 

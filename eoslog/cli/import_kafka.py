@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 import eoslog
 from eoslog import TopicPartition
@@ -18,7 +17,7 @@ from eoslog.cli.options import (
     shared_options,
     standard_output,
 )
-from eoslog.cli.progress_line import progress_line
+from eoslog.cli.output import progress_line
 
 
 @click.command("import-kafka")
@@ -56,7 +55,7 @@ def import_kafka(
     topic_config: dict[str, dict[str, str]] = {}
     for topic, setting in settings_of_topics:
         topic_config.setdefault(topic, {}).update(parse_config((setting,), "--topic-config"))
-    with progress_line(Console(stderr=True), "import") as progress:
+    with progress_line("import") as progress:
         result = eoslog.import_kafka(
             sources,
             path,

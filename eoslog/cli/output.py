@@ -2,12 +2,14 @@
 
 Else a full disk below it would read as one below the store. A reader that has gone (`| head`) is no
 failure: the exit status is that of the work, and a command that prints records ends there.
+
+And one line of standard error that says how far a command has come.
 """
 
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,3 +78,17 @@ def note_of_work_done() -> Iterator[None]:
         yield
     except BrokenPipeError:
         give_up(sys.stderr.fileno())
+
+
+@contextmanager
+def progress_line(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield the function to call with what is done and with the total; it shows nothing
+    where standard error is no terminal. The line is gone at the end.
+    """
+    from rich.console import Console  # What it loads not every command needs.
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        line = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(line, completed=done, total=total)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
-from eoslog.cli.progress_line import progress_line
+from eoslog.cli.output import progress_line
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -56,24 +55,23 @@ class Findings:
 def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: bool) -> None:
     """Check all of a store against its logs. Status 1 if anything is damaged."""
     standard_output()  # Before the work, all of whose answer would go there.
-    console = Console(stderr=True)
     if dry_run and not repair:
         raise click.UsageError("--dry-run: only with --repair")
     if repair:
         if topics:
             raise click.UsageError("--repair is of the whole store: not with --topic")
         if dry_run:
-            repaired = rehearse_repair(settings.path(), console)
+            repaired = rehearse_repair(settings.path())
             ends = f"; a repair would end with status {int(not repaired.succeeded)}"
             show_rehearsal(settings, repaired, ends)
             sound = repaired.succeeded and not repaired.possible
         else:
-            repaired = repair_store(settings.path(), console)
+            repaired = repair_store(settings.path())
             show_repair(settings, repaired)
             sound = repaired.succeeded
     else:
         with settings.read() as store:
-            findings = verify_store(store, topics, console)
+            findings = verify_store(store, topics)
             show(settings, findings)
         sound = not findings.problems
     if not sound:
@@ -127,7 +125,7 @@ class Repair:
         return not self.refused and self.findings is not None and not self.findings.problems
 
 
-def repair_store(path: Path, console: Console) -> Repair:
+def repair_store(path: Path) -> Repair:
     """Repair what may be repaired."""
     with StoreRepair(path) as repair:
         repair.write_journals_back()
@@ -136,7 +134,7 @@ def repair_store(path: Path, console: Console) -> Repair:
             return Repair(possible=[*repair.planned(torn)], refused=refused)
         changes: list[Change | Loss] = [*repair.cut(torn)]
     # No other process may come between check and repair: what is derived changes with use.
-    findings = verified_alone(path, console)
+    findings = verified_alone(path)
     if findings.problems:
         with StoreRepair(path) as repair:
             derived, refused = repair.remedies(findings.problems)
@@ -144,11 +142,11 @@ def repair_store(path: Path, console: Console) -> Repair:
                 return Repair(changes, [*derived], refused)
             repair.set_aside(derived)
         changes += derived
-        findings = verified_alone(path, console, given_up=changes)
+        findings = verified_alone(path, given_up=changes)
     return Repair(changes, findings=findings)
 
 
-def rehearse_repair(path: Path, console: Console) -> Repair:
+def rehearse_repair(path: Path) -> Repair:
     """Repair a copy of the store: what `repair_store` would do."""
     with StoreRepair(path) as repair:  # No other process changes the store.
         # What journals hold is seen in the copy alone, into which they are written back.
@@ -157,7 +155,7 @@ def rehearse_repair(path: Path, console: Console) -> Repair:
             if refused:
                 return Repair(possible=[*repair.planned(torn)], refused=refused)
         with copied_store(path.absolute()) as copy:
-            return _moved(repair_store(copy, console), copy, path.absolute())
+            return _moved(repair_store(copy), copy, path.absolute())
 
 
 def _moved(repair: Repair, copy: Path, path: Path) -> Repair:
@@ -184,9 +182,7 @@ def _moved(repair: Repair, copy: Path, path: Path) -> Repair:
     return Repair(possible=possible, refused=each(repair.refused), findings=findings)
 
 
-def verified_alone(
-    path: Path, console: Console, *, given_up: list[Change | Loss] | None = None
-) -> Findings:
+def verified_alone(path: Path, *, given_up: list[Change | Loss] | None = None) -> Findings:
     """Open the store, check it, and close it; as it is, if what is wrong would be written again.
 
     With `given_up` staged jobs are completed without the files that are gone; it gets what is lost.
@@ -200,7 +196,7 @@ def verified_alone(
             )
         if given_up is not None:
             given_up += map(Loss.of, parts_of(store).staged.give_up_lost_files())
-        findings = verify_store(store, (), console)
+        findings = verify_store(store, ())
         if any(str(one["path"]).endswith(_KEPT_IN_MEMORY) for one in findings.problems):
             abandon(store)
         return findings
@@ -242,7 +238,7 @@ def show_rehearsal(settings: Settings, repair: Repair, ends: str = "") -> None:
     click.echo(f"{what}: {len(planned)} repairs possible, {len(refused)} refused{ends}")
 
 
-def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console) -> Findings:
+def verify_store(store: "eoslog.Store", names: tuple[str, ...]) -> Findings:
     """Check the partitions of the topics named; by default all there is, internal ones too.
 
     What is counted are the topics' own partitions, as far as they can be opened.
@@ -258,7 +254,7 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
     ]
     findings = Findings()
     counts: dict[TopicPartition, int] = {}
-    with progress_line(console, "verify") as progress:
+    with progress_line("verify") as progress:
         if names:
             for done, target in enumerate(targets):
                 progress(done, len(targets))
