@@ -1,7 +1,7 @@
 """Consumer that records its calls and their results."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,12 @@ from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:
     from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Record
+
+# Of the consumer itself: they change nothing.
+_READ = frozenset(
+    {"beginning_offsets", "closed", "committed_metadata", "lag", "offsets_for_times"}
+    | {"subscription"}
+)
 
 OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
 
@@ -204,9 +210,25 @@ class RecordedConsumer:
         """Return the identity that commits, for `send_offsets_to_transaction`."""
         return self._consumer.group_metadata()
 
+    def unsubscribe(self) -> None:
+        """Record and do `unsubscribe`."""
+        moved = self._consumer.assignment()
+        self._consumer.unsubscribe()
+        self._forget(moved)
+
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
+
+    def __iter__(self) -> "Iterator[Record]":
+        """Yield records as the consumer does; each is a poll."""
+        while True:
+            yield from self.poll(max_records=1)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READ:
+            return getattr(self._consumer, name)
+        raise AttributeError(f"{name!r} of a consumer is not recorded: call it on `consumer`")
 
     def __enter__(self) -> "RecordedConsumer":
         return self

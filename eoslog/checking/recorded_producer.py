@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # So many sends are open at once; a flush ends them.
 GATHERED_MAX = 10_000
 
+# Of the producer itself: they change nothing.
+_READ = frozenset({"name", "next_sequence", "producer_epoch", "producer_id", "transactional_id"})
+
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -225,6 +228,11 @@ class RecordedProducer:
             self._producer.close()
         else:
             self._done(self._start("abort"), self._producer.close)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READ:
+            return getattr(self._producer, name)
+        raise AttributeError(f"{name!r} of a producer is not recorded: call it on `producer`")
 
     def __enter__(self) -> "RecordedProducer":
         return self

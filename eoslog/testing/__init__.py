@@ -1,4 +1,5 @@
-"""Faults for tests, in the test's own process: `Faults`. The fixtures are in `pytest_eoslog`.
+"""For tests: `Faults` of a store, and the `History` of its clients. The fixtures of pytest are in
+`pytest_eoslog`.
 
 from eoslog.testing import Faults
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from eoslog.testing.fault import FaultNotFiredError as FaultNotFiredError
     from eoslog.testing.fault import FaultUnavailableError as FaultUnavailableError
     from eoslog.testing.faults import Faults as Faults
+    from eoslog.testing.history import History as History
+    from eoslog.testing.history import RecordedStore as RecordedStore
     from eoslog.testing.killed_child import ChildFailedError as ChildFailedError
 
 _MODULES = {
@@ -25,6 +28,8 @@ _MODULES = {
     "FaultNotFiredError": "eoslog.testing.fault",
     "FaultUnavailableError": "eoslog.testing.fault",
     "Faults": "eoslog.testing.faults",
+    "History": "eoslog.testing.history",
+    "RecordedStore": "eoslog.testing.history",
 }
 
 __all__ = [*_MODULES]

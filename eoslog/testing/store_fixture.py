@@ -14,6 +14,7 @@ from eoslog.store.opening import open
 from eoslog.store.store import Store, hold_producers
 from eoslog.testing.fault import FaultNotFiredError
 from eoslog.testing.faults import Faults
+from eoslog.testing.history import History
 from eoslog.testing.open_transactions import open_transactions
 from eoslog.testing.ram_disk import RamDirectory, find_ram_disk, has_room, is_ram_disk
 
@@ -49,7 +50,7 @@ class StoreDirectories:
     def create(self, test_name: str) -> Path:
         """Return the path of a new directory that does not exist yet."""
         if self._disk is None or not has_room(self._disk):
-            return self._factory.mktemp(_short(test_name)) / "eoslog_store"
+            return self._factory.mktemp(_short(test_name)) / "eoslog"
         if self._ram is None:
             self._ram = RamDirectory(self._disk)
         self._number += 1
@@ -64,7 +65,7 @@ class StoreDirectories:
         """Put a directory where pytest's own retention looks after it; return the path there."""
         if not self._is_in_ram(path):
             return path
-        kept = self._factory.mktemp(_short(test_name)) / "eoslog_store"
+        kept = self._factory.mktemp(_short(test_name)) / "eoslog"
         shutil.copytree(path, kept, symlinks=True)
         self.remove(path)
         return kept
@@ -94,7 +95,7 @@ def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories)
             raise
     finally:
         if has_failed or problems:
-            _keep(request, directories, path)
+            _keep(request, directories, path, "eoslog_store")
         else:
             directories.remove(path)
     if problems:
@@ -120,17 +121,35 @@ def faults_of_test(request: pytest.FixtureRequest, store: Store) -> Iterator[Fau
             pytest.fail(str(error), pytrace=False)
 
 
+def history_of_test(
+    request: pytest.FixtureRequest, store: Store, directories: StoreDirectories
+) -> Iterator[History]:
+    """Give a test the history of its store; it is kept as the store is."""
+    name = request.node.name
+    path = directories.create(name)
+    path.mkdir()
+    failures = request.session.testsfailed
+    with History(store, path) as history:
+        yield history
+    if request.session.testsfailed > failures:
+        _keep(request, directories, path, "eoslog_history")
+    else:
+        directories.remove(path)
+
+
 def topic_name_of(request: pytest.FixtureRequest) -> str:
     """Return a topic's name that shows the test's."""
     return _short(request.node.name)
 
 
-def _keep(request: pytest.FixtureRequest, directories: StoreDirectories, path: Path) -> None:
+def _keep(
+    request: pytest.FixtureRequest, directories: StoreDirectories, path: Path, what: str
+) -> None:
     if request.config.getini("tmp_path_retention_policy") == "none":
         directories.remove(path)
         return
     kept = directories.keep(path, request.node.name)
-    request.node.add_report_section("teardown", "eoslog", f"eoslog_store is kept in {kept}")
+    request.node.add_report_section("teardown", "eoslog", f"{what} is kept in {kept}")
 
 
 def _marked_settings(node: pytest.Item) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from eoslog.store.store import Store
     from eoslog.testing.faults import Faults
+    from eoslog.testing.history import History
     from eoslog.testing.store_fixture import StoreDirectories
 
 _MARKER = (
@@ -76,3 +77,15 @@ def eoslog_faults(request: pytest.FixtureRequest, eoslog_store: Store) -> Iterat
     from eoslog.testing.store_fixture import faults_of_test
 
     yield from faults_of_test(request, eoslog_store)
+
+
+@pytest.fixture
+def eoslog_history(
+    request: pytest.FixtureRequest, eoslog_store: Store, _eoslog_directories: StoreDirectories
+) -> Iterator[History]:
+    """`eoslog.testing.History`: its `store` is `eoslog_store` with clients that are recorded, and
+    `assert_exactly_once()` checks all that they did and saw.
+    """
+    from eoslog.testing.store_fixture import history_of_test
+
+    yield from history_of_test(request, eoslog_store, _eoslog_directories)

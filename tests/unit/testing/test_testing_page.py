@@ -14,7 +14,7 @@ def test_the_blocks_of_the_page_pass(pytester):
     pytester.makepyfile(**{f"test_block_{n}": block for n, block in enumerate(blocks)})
     found = pytester.runpytest_subprocess("-p", "no:benchmark")
     found.assert_outcomes(passed=sum(block.count("def test_") for block in blocks))
-    assert len(blocks) >= 2
+    assert len(blocks) >= 5
 
 
 def test_the_error_of_the_page_is_the_one_that_is_printed(pytester):
