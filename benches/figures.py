@@ -252,6 +252,11 @@ FIGURES: dict[str, Figure] = {
     "spark_rdd_write_process": Figure(
         "the same, durability process", "rows/s per core", at_least=500_000
     ),
+    # bench_exchange.py
+    "import_json_lines": Figure(
+        "import of JSON lines, 1 KB text values, processor time", "MB/s", at_least=150
+    ),
+    "export_json_lines": Figure("export of the same, processor time", "MB/s", at_least=200),
     # bench_checking.py
     "check_history": Figure("checking a clean history of 1 million operations", "s", at_most=60),
     "check_processor": Figure("processor time of that", "s"),

@@ -37,6 +37,7 @@ class Sizes:
     open_rounds: int
     listed_partitions: int
     backup_rounds: int
+    exchange_bytes: int
     recover_bytes: int
     tail_bytes: int
     producer_segment_bytes: int
@@ -95,6 +96,7 @@ FULL = Sizes(
     open_rounds=15,
     listed_partitions=100,
     backup_rounds=9,
+    exchange_bytes=256 * MIB,
     recover_bytes=2 * GIB,
     tail_bytes=256 * MIB,
     producer_segment_bytes=GIB,
@@ -153,6 +155,7 @@ TINY = Sizes(
     open_rounds=2,
     listed_partitions=3,
     backup_rounds=1,
+    exchange_bytes=2 * MIB,
     recover_bytes=4 * MIB,
     tail_bytes=MIB,
     producer_segment_bytes=4 * MIB,
