@@ -21,14 +21,26 @@ from eoslog.testing.ram_disk import RamDirectory, find_ram_disk, has_room, is_ra
 MARK = "eoslog"
 _UNFIT = re.compile(r"[^a-zA-Z0-9._-]+")
 _NAME_CHARS_MAX = 60
-# Errors of a close that a test has caused on purpose.
+# True once a test has made calls fail on purpose: its store may not close without an error.
 EXPECTED_FAILURES = pytest.StashKey[bool]()
+# True once a test raised: it failed, was skipped, or failed as expected.
+_RAISED = pytest.StashKey[bool]()
+
+
+class _Outcomes:
+    """Notes which tests raised; a plugin of the sessions that use a store."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if call.when != "teardown" and call.excinfo is not None:
+            item.stash[_RAISED] = True
 
 
 class StoreDirectories:
     """Directories for the stores of one session: on a RAM disk while that has room."""
 
-    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def __init__(self, config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
+        config.pluginmanager.register(_Outcomes())
         self._factory = tmp_path_factory
         self._number = 0
         self._ram: RamDirectory | None = None
@@ -78,26 +90,28 @@ def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories)
     """Open a store for a test; afterwards close it, and fail if a transaction is open in it."""
     node: pytest.Item = request.node
     settings = _marked_settings(node)
+    node.stash[_RAISED] = node.stash[EXPECTED_FAILURES] = False  # It may be run again.
     path = directories.create(node.name)
     failures = request.session.testsfailed
     store = open(path, create=True, **settings)
     hold_producers(store)  # So that a forgotten transaction is found, not collected.
     yield store
-    problems: list[str] = []
-    has_failed = request.session.testsfailed > failures
+    is_kept = True
     try:
-        if not has_failed and not store.closed:
-            problems = open_transactions(store)
-        store.close()
-    except EoslogError:
-        if not node.stash.get(EXPECTED_FAILURES, False):
-            has_failed = True
-            raise
+        problems = _left_open(node, store)
+        is_kept = bool(problems) or request.session.testsfailed > failures
     finally:
-        if has_failed or problems:
-            _keep(request, directories, path, "eoslog_store")
-        else:
-            directories.remove(path)
+        try:
+            store.close()
+        except EoslogError:
+            if not node.stash[EXPECTED_FAILURES]:
+                is_kept = True
+                raise
+        finally:
+            if is_kept:
+                _keep(request, directories, path, "eoslog_store")
+            else:
+                directories.remove(path)
     if problems:
         count = f"{len(problems)} transaction{'s' * (len(problems) > 1)}"
         lines = "\n".join(f"  {one}" for one in problems)
@@ -108,16 +122,22 @@ def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories)
         )
 
 
+def _left_open(node: pytest.Item, store: Store) -> list[str]:
+    """Return the transactions that the test forgot: one that raised could not end its own."""
+    if store.closed or node.stash[_RAISED] or node.stash[EXPECTED_FAILURES]:
+        return []
+    return open_transactions(store)
+
+
 def faults_of_test(request: pytest.FixtureRequest, store: Store) -> Iterator[Faults]:
     """Give a test the faults of its store; afterwards check that each was used."""
-    failures = request.session.testsfailed
     faults = Faults(store)
     yield faults
     request.node.stash[EXPECTED_FAILURES] = faults.any_failed
     try:
         faults.close()
     except FaultNotFiredError as error:
-        if request.session.testsfailed == failures:  # Else it failed before it came to that.
+        if not request.node.stash[_RAISED]:  # Else it may not have come to that.
             pytest.fail(str(error), pytrace=False)
 
 

@@ -37,10 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def _eoslog_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreDirectories]:
+def _eoslog_directories(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreDirectories]:
     from eoslog.testing.store_fixture import StoreDirectories
 
-    with StoreDirectories(tmp_path_factory) as directories:
+    with StoreDirectories(pytestconfig, tmp_path_factory) as directories:
         yield directories
 
 

@@ -131,9 +131,22 @@ def test_a_transaction_left_open_fails_the_test_and_is_named(session):
         def test_that_failed_for_another_reason(eoslog_store, eoslog_topic):
             begun(eoslog_store, "in the log", eoslog_topic).flush()
             raise RuntimeError("another reason")
+
+        @pytest.mark.xfail(strict=True)
+        def test_that_fails_as_expected(eoslog_store, eoslog_topic, eoslog_faults):
+            begun(eoslog_store, "in the log", eoslog_topic).flush()
+            eoslog_faults.fill_disk()
+            raise RuntimeError("another reason")
+
+        def test_that_is_skipped(eoslog_store, eoslog_topic):
+            begun(eoslog_store, "in the log", eoslog_topic).flush()
+            pytest.skip("another reason")
+
+        def test_of_a_fault_that_was_not_used(eoslog_faults):
+            eoslog_faults.fill_disk()
         """
     )
-    found.assert_outcomes(passed=2, failed=1, errors=2)
+    found.assert_outcomes(passed=3, failed=1, errors=3, xfailed=1, skipped=1)
     found.stdout.fnmatch_lines(
         [
             "the test left 3 transactions open in eoslog_store:",
@@ -142,6 +155,7 @@ def test_a_transaction_left_open_fails_the_test_and_is_named(session):
             "  transactional id 'prepared', producer id *, epoch 0: prepared for *s, in test_*",
             "the test left 1 transaction open in eoslog_store:",
             "  transactional id 'empty', producer id *, epoch 0: open without a record; *",
+            "<eoslog.testing.Fault 'full' of the store, fired 0> was not used: it acts in its *",
         ]
     )
 
