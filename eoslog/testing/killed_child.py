@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import traceback
 import warnings
@@ -17,6 +18,9 @@ MOMENTS = {
     "markers": "it ended no transaction with a record",
     "adoption": "it committed no staged job with a file",
 }
+
+
+_CALLED = "called"
 
 
 class ChildFailedError(AssertionError):
@@ -36,30 +40,44 @@ def run_and_die(
     context: Any = multiprocessing.get_context(start_method)
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(theirs, moment, function, arguments), daemon=True)
+    heard: list[str | None] = []
+    try:
+        _start(child, function, start_method)
+        theirs.close()
+        for _ in range(2):
+            if not ours.poll(timeout_s):
+                raise ChildFailedError(f"the child did not end within {timeout_s} s")
+            heard.append(_heard(ours))
+        child.join(timeout_s)
+    finally:
+        if child.pid is not None:
+            child.kill()
+            child.join()
+        ours.close()
+    was_called, said = heard[0] == _CALLED, heard[1]
+    if was_called and said is None and child.exitcode == -signal.SIGKILL:
+        return True
+    if was_called and said == "":
+        return False
+    if not was_called:
+        hint = f"with start_method={start_method!r} its module must be one that can be imported"
+        raise ChildFailedError(f"the child could not call {function!r}: {hint}\n{heard[0] or ''}")
+    raise ChildFailedError(
+        f"the child failed:\n{said}" if said else f"the child ended with {child.exitcode}"
+    )
+
+
+def _start(child: Any, function: Callable[..., object], start_method: str) -> None:
     with warnings.catch_warnings():
         # The stores of this process have threads; none of them is in the child.
         warnings.simplefilter("ignore", DeprecationWarning)
-        child.start()
-    theirs.close()
-    try:
-        if not ours.poll(timeout_s):
-            raise ChildFailedError(f"the child did not end within {timeout_s} s")
-        said = _heard(ours)
-        child.join(timeout_s)
-    finally:
-        child.kill()
-        child.join()
-        ours.close()
-    if said is None and child.exitcode == -signal.SIGKILL:
-        return True
-    if said == "":
-        return False
-    raise ChildFailedError(
-        f"the child failed:\n{said}"
-        if said
-        else f"the child ended with {child.exitcode} before it called {function!r}: with "
-        f"start_method={start_method!r} its module must be one that can be imported"
-    )
+        try:
+            child.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise ChildFailedError(
+                f"{function!r} or an argument cannot be passed to the child: {error}; with "
+                f"start_method={start_method!r} it must be a function of a module"
+            ) from error
 
 
 def _heard(connection: Connection) -> str | None:
@@ -79,6 +97,7 @@ def _work(
 ) -> None:
     try:
         (_die_before_markers if moment == "markers" else _die_before_adoption)()
+        connection.send(_CALLED)
         function(*arguments)
     except BaseException:
         connection.send(traceback.format_exc())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
+import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -331,6 +334,20 @@ def test_a_child_that_does_not_come_to_its_death_is_an_error(
     if start_method == "fork":
         with pytest.raises(ChildFailedError, match="KeyError"):
             kill(tests.fail, start_method=start_method)
+
+
+@pytest.mark.parametrize(
+    ("function", "start_method", "said"),
+    [
+        (lambda path: None, "spawn", "must be a function of a module"),
+        (lambda path: os._exit(3), "fork", "the child ended with 3"),
+        (lambda path: os.kill(os.getpid(), signal.SIGTERM), "fork", "the child ended with -15"),
+        (lambda path: sys.exit("enough"), "fork", "SystemExit: enough"),
+    ],
+)
+def test_a_child_that_ends_otherwise_is_an_error(eoslog_faults, function, start_method, said):
+    with pytest.raises(ChildFailedError, match=said):
+        eoslog_faults.kill_before_markers(function, start_method=start_method)
 
 
 def test_a_child_that_hangs_is_killed(eoslog_faults):
