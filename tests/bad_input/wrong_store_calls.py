@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 from bad_input.small_store import PARTITIONS, TOPIC, make_store
@@ -70,6 +71,12 @@ def fuzz_store(made: Store, calls: Calls) -> None:
     made.each("delete_topic", store.delete_topic, {"name": "absent"})
     made.each("application", store.application, {"app_id": "app"})
     made.each("backup", partial(store.backup, store.path / "inside"), {"progress": None})
+    taken = {"topic": TOPIC, "name": "n", "format": None, "partition": 0, "progress": None}
+    line = BytesIO(b'{"value": "x"}')
+    made.each("import_file", partial(eoslog.import_file, store, file=line), taken)
+    given = {"topic": TOPIC, "format": None, "partitions": [0], "start": 0, "end": 0}
+    given |= {"progress": None}
+    made.each("export_topic", partial(eoslog.export_topic, store, file=BytesIO()), given)
     commit = {"app_id": "app", "version": 1, "messages": [None], "run_id": "run"}
     made.each("commit_staged", store.commit_staged, commit)
     made.each("begin_run", store.begin_run, {"app_id": "app"})
@@ -295,6 +302,8 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.create_topics": lambda: store.create_topics({"x": 1}),
         "store.alter_topic": lambda: store.alter_topic("x"),
         "store.backup": lambda: store.backup(store.path.with_name("x")),
+        "import_file": lambda: eoslog.import_file(store, TOPIC, BytesIO(), name="n"),
+        "export_topic": lambda: eoslog.export_topic(store, TOPIC, BytesIO()),
         "store.delete_topic": lambda: store.delete_topic(TOPIC),
         "store.verify": store.verify,
         "store.flush": store.flush,

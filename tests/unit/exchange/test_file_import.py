@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import sys
 import threading
 from contextlib import suppress
 
@@ -16,6 +17,7 @@ from eoslog.errors import (
     InvalidRecordError,
     InvalidRequestError,
     InvalidTimestampError,
+    MissingDependencyError,
     ProducerFencedError,
     RecordTooLargeError,
     SourceFileChangedError,
@@ -322,6 +324,20 @@ def test_parquet_goes_on_at_its_row_and_may_not_change(topic, tmp_path, monkeypa
     file.write_bytes(b"PAR1")
     with pytest.raises(InvalidRecordError, match="not Parquet"):
         imported(topic, file, name="3")
+
+
+def test_parquet_alone_needs_pyarrow(topic, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for module in ("eoslog.exchange.parquet_files", "eoslog.columns.arrow"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    file.write_bytes(lines("a"))
+    assert imported(topic, file) == (1, 0)
+    for form in ("jsonl", "csv"):
+        assert eoslog.export_topic(topic, "t", file, format=form).records == 1
+    with pytest.raises(MissingDependencyError, match="Parquet needs pyarrow"):
+        imported(topic, file, format="parquet", name="2")
+    with pytest.raises(MissingDependencyError, match="Parquet needs pyarrow"):
+        eoslog.export_topic(topic, "t", file, format="parquet")
 
 
 def test_another_format_is_refused(topic, file):
