@@ -4,14 +4,18 @@
 from eoslog import errors
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from eoslog.bindings.text_records import json_text
 
-from eoslog.native.json_text cimport TEXT_NO_MEMORY, TEXT_OK, TextFault
+from eoslog.native.json_text cimport (
+    TEXT_NO_MEMORY, TEXT_OK, TextFault, json_bytes_bound, json_bytes_store,
+)
 from eoslog.native.record_text cimport RecordCells, csv_records_store, json_records_store
-from eoslog.native.text_records cimport TextBuffer, buffer_free
+from eoslog.native.text_records cimport TextBuffer, buffer_free, buffer_reserve
 
 CSV_NAMES = "topic,partition,offset,timestamp,key,value,headers"
 cdef const uint8_t* NO_CELLS = b"\0"
@@ -22,17 +26,20 @@ cdef class RecordText:
     """Writer of records as text, into memory of its own that the next call uses again."""
 
     cdef TextBuffer _buffer
+    cdef TextBuffer _headers
     cdef Py_ssize_t _exports
     cdef bint _as_csv
 
     def __cinit__(self, str form not None):
         memset(&self._buffer, 0, sizeof(TextBuffer))
+        memset(&self._headers, 0, sizeof(TextBuffer))
         if form not in ("jsonl", "csv"):
             raise ValueError(f"form {form!r}")
         self._as_csv = form == "csv"
 
     def __dealloc__(self):
         buffer_free(&self._buffer)
+        buffer_free(&self._headers)
 
     def encode(self, str topic not None, int32_t partition, object columns, Py_ssize_t count):
         """Return the first `count` records of a fetch as text, bytes that hold until the next call.
@@ -47,7 +54,6 @@ cdef class RecordText:
         cdef const int32_t[::1] key_ends = columns.key_offsets
         cdef const int32_t[::1] value_ends = columns.value_offsets
         cdef const int64_t[::1] header_ends
-        cdef const uint8_t[::1] headers
         cdef const uint8_t[::1] key_data = columns.key_data
         cdef const uint8_t[::1] value_data = columns.value_data
         cdef const uint8_t[::1] prefix = self._prefix(topic, partition)
@@ -81,11 +87,10 @@ cdef class RecordText:
             value_validity = columns.value_validity
             cells.value_validity = &value_validity[0]
         if columns.headers is not None:
-            header_text, header_ends = joined_headers(columns.headers)
-            headers = header_text
-            if headers.shape[0]:
-                cells.header_data = &headers[0]
-                cells.header_ends = &header_ends[0]
+            self._headers.used_bytes = 0
+            header_ends = store_headers(&self._headers, columns.headers)
+            cells.header_data = self._headers.data
+            cells.header_ends = &header_ends[0]
         with nogil:
             if self._as_csv:
                 fault = csv_records_store(&self._buffer, &cells, 0, count, &stored)
@@ -126,20 +131,50 @@ cdef class RecordText:
         self._exports -= 1
 
 
-cdef tuple joined_headers(list headers):
-    """Headers of each record as JSON, one after the other, and where they end."""
+cdef object store_headers(TextBuffer* buffer, list headers):
+    """Append the headers of each record as JSON; return where those of each end."""
     import numpy
-    ends = numpy.zeros(len(headers) + 1, numpy.int64)
-    cdef int64_t[::1] end_at = ends
-    cdef list texts = []
-    cdef bytes text
-    cdef int64_t total = 0
+    cdef int64_t[::1] ends = numpy.zeros(len(headers) + 1, numpy.int64)
+    cdef Py_ssize_t index, size
+    cdef const char* text
+    cdef bytes data
+    cdef uint8_t opening
     for index, pairs in enumerate(headers):
-        if pairs:
-            text = b"[" + b", ".join(
-                [b"[%b, %b]" % (json_text(name.encode()), json_text(value))
-                 for name, value in pairs]) + b"]"
-            texts.append(text)
-            total += len(text)
-        end_at[index + 1] = total
-    return b"".join(texts), ends
+        opening = c'['
+        for name, value in pairs:
+            text = PyUnicode_AsUTF8AndSize(name, &size)
+            store_header(buffer, opening, <const uint8_t*>text, size, c'[')
+            data = value
+            if data is None:
+                store_header(buffer, c',', NULL, -1, c' ')
+            else:
+                store_header(
+                    buffer, c',', <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data),
+                    c' ')
+            buffer.data[buffer.used_bytes] = c']'
+            buffer.used_bytes += 1
+            opening = c','
+        if opening == c',':
+            buffer.data[buffer.used_bytes] = c']'
+            buffer.used_bytes += 1
+        ends[index + 1] = buffer.used_bytes
+    return ends.base
+
+
+cdef int store_header(
+    TextBuffer* buffer, uint8_t first, const uint8_t* data, int64_t size, uint8_t second
+) except -1:
+    """Append a part of a header after what comes before it, and leave room for two bytes."""
+    cdef uint8_t* out
+    if buffer_reserve(buffer, json_bytes_bound(size) + 5) != TEXT_OK:
+        raise errors.OutOfMemoryError("headers as text")
+    out = buffer.data + buffer.used_bytes
+    out[0] = first
+    out += 1
+    if first == c',' and second == c'[':
+        out[0] = c' '                # Between two headers.
+        out += 1
+    out[0] = second
+    out = json_bytes_store(out + 1, data, size)
+    buffer.used_bytes = out - buffer.data
+    return 0

@@ -74,7 +74,7 @@ def round_trip(store, given_records, file_format):
 
 @pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
 @given(given_records=records(ANY_BYTES))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_json_lines(store, chunk_bytes, given_records):
     text = round_trip(store, given_records, "jsonl")
     with pytest.MonkeyPatch.context() as patched:
@@ -93,7 +93,7 @@ def test_json_lines(store, chunk_bytes, given_records):
 
 @pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
 @given(given_records=records(BYTES))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_csv(store, chunk_bytes, given_records):
     text = round_trip(store, given_records, "csv")
     with pytest.MonkeyPatch.context() as patched:
@@ -104,7 +104,7 @@ def test_csv(store, chunk_bytes, given_records):
 
 
 @given(given_records=records(ANY_BYTES))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_parquet(store, tmp_path_factory, given_records):
     text = round_trip(store, given_records, "parquet")
     path = tmp_path_factory.mktemp("parquet") / "x.parquet"
