@@ -50,6 +50,13 @@ def check_spark_finds_the_data_source() -> None:
     assert not hasattr(importlib.import_module("pyspark_eoslog"), "DefaultSource")
 
 
+def check_pytest_finds_the_plugin() -> None:
+    """tests/unit/testing has the same with pytest, which is not installed here."""
+    found = {one.value for one in importlib.metadata.entry_points(group="pytest11")}
+    assert found == {"pytest_eoslog"}, found
+    assert "pytest_eoslog" in {one.name for one in pkgutil.iter_modules()}
+
+
 def check_round_trip(store_path: str) -> None:
     partition = TopicPartition("orders", 0)
     with eoslog.open(store_path, create=True) as store:
@@ -73,6 +80,7 @@ def main() -> None:
     check_contents(package)
     check_modules_import(package)
     check_spark_finds_the_data_source()
+    check_pytest_finds_the_plugin()
     check_round_trip(sys.argv[1])
 
 

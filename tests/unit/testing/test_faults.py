@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import eoslog
+import eoslog.testing
 from eoslog import TopicPartition
 from eoslog.errors import (
     IllegalStateError,
@@ -491,3 +493,22 @@ def test_wrong_arguments_are_refused(eoslog_store, eoslog_topic):
         with pytest.raises(error):
             call()
     faults.close()
+
+
+def test_public_names_are_pinned_and_load_when_asked_for():
+    assert dir(eoslog.testing) == [
+        "ChildFailedError",
+        "Fault",
+        "FaultNotFiredError",
+        "FaultUnavailableError",
+        "Faults",
+        "History",
+        "RecordedStore",
+    ]
+    for name in dir(eoslog.testing):
+        assert getattr(eoslog.testing, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = eoslog.testing.nonsense
+    code = "import sys, eoslog.testing; print([n for n in ('lmdb', 'numpy') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -160,7 +160,7 @@ def test_a_transaction_left_open_fails_the_test_and_is_named(session):
     )
 
 
-@pytest.mark.parametrize(("policy", "kept"), [("all", True), ("failed", True), ("none", False)])
+@pytest.mark.parametrize(("policy", "kept"), [("failed", True), ("none", False)])
 def test_the_store_of_a_failed_test_is_kept_as_pytest_keeps_directories(session, policy, kept):
     found = session(
         """
@@ -184,19 +184,47 @@ def test_the_store_of_a_failed_test_is_kept_as_pytest_keeps_directories(session,
             assert store.partition("test_that_fails", 0).log_end_offset == 1
 
 
-@pytest.mark.parametrize("given", ["'commit'", "durable='commit'", "durability='never'"])
-def test_a_wrong_mark_is_an_error(session, given):
+def test_a_wrong_mark_is_an_error(session):
     found = session(
-        f"""
+        """
         import pytest
 
-        @pytest.mark.eoslog({given})
-        def test_it(eoslog_store):
+        @pytest.mark.eoslog("commit")
+        def test_by_position(eoslog_store):
+            pass
+
+        @pytest.mark.eoslog(durable="commit")
+        def test_by_another_name(eoslog_store):
+            pass
+
+        @pytest.mark.eoslog(durability="never")
+        def test_of_another_value(eoslog_store):
             pass
         """
     )
-    found.assert_outcomes(errors=1)
-    found.stdout.fnmatch_lines(["*durability*"])
+    found.assert_outcomes(errors=3)
+    takes = "pytest.mark.eoslog takes durability=... and config=..., got "
+    found.stdout.fnmatch_lines([f"{takes}'commit'", f"{takes}durable", "E*ValueError: *'never'*"])
+
+
+def test_eoslog_is_not_compiled_again_for_its_assert_statements(session, tmp_path, monkeypatch):
+    """As pytest does with each module of a distribution, installed from a wheel, with a plugin."""
+    information = tmp_path / "as_installed-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: as_installed\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[pytest11]\nnothing = as_installed\n")
+    (information / "RECORD").write_text("as_installed.py,,\neoslog/__init__.py,,\n")
+    (tmp_path / "as_installed.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = session(
+        """
+        def test_names(pytestconfig):
+            names = pytestconfig.pluginmanager.rewrite_hook._must_rewrite
+            assert "as_installed" in names
+            assert "eoslog" not in names
+        """
+    )
+    found.assert_outcomes(passed=1)
 
 
 def test_what_a_killed_session_left_on_the_ram_disk_is_removed(session, pytester, tmp_path):
