@@ -1,5 +1,7 @@
 """`eoslog import` appends the records of files to a topic, `eoslog export` writes one to a file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +53,7 @@ def import_(
         raise click.UsageError("standard input needs a --name, by which it is known next time")
     with settings.open() as store:
         for file in files:
-            with progress_line("import") as progress:
+            with _noted_interrupt(), progress_line("import") as progress:
                 result = eoslog.import_file(
                     store,
                     topic,
@@ -72,6 +74,17 @@ def import_(
                     f"{counted(result.left_bytes, 'byte')} (--whole takes it)",
                     err=True,
                 )
+
+
+@contextmanager
+def _noted_interrupt() -> Iterator[None]:
+    """A block whose Ctrl-C says what is in the topic."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        for note in getattr(error, "__notes__", ()):
+            click.echo(note, err=True)
+        raise
 
 
 def _line(result: "eoslog.FileImport") -> str:

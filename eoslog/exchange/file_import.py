@@ -1,7 +1,7 @@
 """`eoslog.import_file`: the records of a file in a topic, exactly once.
 
 Each transaction holds the records of one chunk of the file and the position after them
-(`file_progress`); a second import goes on there. docs/files.md has the protocol.
+(`file_progress`); the next import goes on there. docs/files.md has the protocol.
 """
 
 import io
@@ -152,13 +152,13 @@ def _append(
         if source.error is not None:
             raise source.error
     except (EoslogError, KeyboardInterrupt) as error:
-        count = committed.records
-        there = (
-            f"the first {count} records of the file are"
-            if count > 1
-            else ("the first record of the file is" if count else "no record of the file is")
-        )
-        error.add_note(f"{there} in {topic}: another import goes on there")
+        count, rest = committed.records, ": the next import goes on after them"
+        if count == 0:
+            error.add_note(f"no record of the file is in {topic}")
+        elif count == 1:
+            error.add_note(f"the first record of the file is in {topic}{rest}")
+        else:
+            error.add_note(f"the first {count} records of the file are in {topic}{rest}")
         raise
 
 

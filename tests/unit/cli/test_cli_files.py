@@ -5,6 +5,8 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 from stores import values_of
 
 import eoslog
+from eoslog.exchange import text_source
+from eoslog.exchange.file_progress import ImportTransactions
 
 
 @pytest.fixture
@@ -53,6 +55,26 @@ def test_ranges_of_an_export(path):
     assert csv.startswith("topic,partition,offset,timestamp,key,value,headers\nt,0,0,")
     answer = call("export", "t", "--store", path, "--json")
     assert_mistake(answer, WRONG_USE, "name a FILE")
+
+
+def test_an_interrupt_says_what_is_in(path, tmp_path, monkeypatch):
+    log = tmp_path / "app.log"
+    log.write_bytes(b"one\n" * 100)
+    monkeypatch.setattr(text_source, "CHUNK_BYTES", 40)
+    commit = ImportTransactions.commit
+
+    def stop(self, progress):
+        if progress.records > 20:
+            raise KeyboardInterrupt
+        commit(self, progress)
+
+    monkeypatch.setattr(ImportTransactions, "commit", stop)
+    answer = call("import", "t", log, "--lines", "--store", path)
+    assert answer.status == FAILED
+    assert "the first 20 records of the file are in t: the next import goes on" in answer.stderr
+    monkeypatch.setattr(ImportTransactions, "commit", commit)
+    answer = call("import", "t", log, "--lines", "--store", path)
+    assert answer.stdout == f"{log}: 80 records appended to t, 20 were there already\n"
 
 
 def test_mistakes(path, tmp_path):
