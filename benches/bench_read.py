@@ -78,6 +78,44 @@ def bench_poll_arrow(benchmark: Any, read_store: tuple[Any, int], sizes: Sizes) 
     record(benchmark, "poll_arrow", statistics.median(speed), spread=speed)
 
 
+def bench_scan_duckdb(benchmark: Any, read_store: tuple[Any, int], sizes: Sizes) -> None:
+    """A sum over the values in DuckDB beside poll_arrow of the same records: processor time."""
+    duckdb = pytest.importorskip("duckdb")
+    store, record_count = read_store
+    consumer = assigned_consumer(store)
+    connection = duckdb.connect()
+    scanned, polled = [], []
+
+    def poll() -> None:
+        consumer.seek(TopicPartition(TOPIC, 0), 0)
+        begin = time.process_time()
+        rows = 0
+        while rows < record_count:
+            rows += consumer.poll_arrow(timeout=1.0, max_bytes=FETCH_BYTES).num_rows
+        polled.append(time.process_time() - begin)
+
+    def run() -> None:
+        begin = time.process_time()
+        scan = store.scan(TOPIC, columns=["value"])  # noqa: F841 -- DuckDB finds it by its name.
+        (found,) = connection.execute("select sum(octet_length(value)) from scan").fetchall()
+        scanned.append(time.process_time() - begin)
+        assert found == (record_count * KB,)
+
+    benchmark.pedantic(run, setup=poll, rounds=sizes.rounds, warmup_rounds=1)
+    pairs = list(zip(scanned, polled, strict=True))[1:]
+    ratios = [peer / ours for ours, peer in pairs]
+    speed = rates(record_count * KB / 1e9, [ours for ours, _ in pairs])
+    beside = statistics.median(rates(record_count * KB / 1e9, [peer for _, peer in pairs]))
+    record(benchmark, "scan_duckdb", statistics.median(speed), spread=speed)
+    record(
+        benchmark,
+        "scan_duckdb_beside_poll_arrow",
+        statistics.median(ratios),
+        spread=ratios,
+        beside=f"poll_arrow: {beside:.2f} GB/s",
+    )
+
+
 def bench_fetch_columns(benchmark: Any, read_store: tuple[Any, int], sizes: Sizes) -> None:
     """The engine's fetch into columns, below the consumer."""
     store, record_count = read_store

@@ -55,6 +55,10 @@ FIGURES: dict[str, Figure] = {
     "staged_commit": Figure("commit of the staged files: decision and adoption", "GB/s"),
     # bench_read.py
     "poll_arrow": Figure("poll_arrow of 1 KB records from page cache", "GB/s", at_least=4),
+    "scan_duckdb": Figure("sum of octet_length over a scan in DuckDB, CPU time", "GB/s"),
+    "scan_duckdb_beside_poll_arrow": Figure(
+        "the same beside poll_arrow, CPU time", "times", at_least=0.8
+    ),
     "fetch_columns": Figure("the same, by the engine without the Python API", "GB/s"),
     "poll": Figure("poll() of 1 KB records, 500 at a time", "records/s"),
     "scan": Figure("header-only scan, batches of 10 records of 100 bytes", "batches/s", 10e6),

@@ -7,17 +7,21 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from eoslog.bindings.columns cimport (
-    ColumnHolder, column_in_order, open_column, open_headers, open_timestamps,
+from eoslog.bindings.arrow_array cimport (
+    Cells, OwnedArray, OwnedSchema, all_cells, bytes_column, check_cells, child_cells, first_null,
+    format_of, taken_array, times_column, validity_of,
 )
+from eoslog.bindings.arrow_headers cimport headers_column
+from eoslog.bindings.column_holder cimport ColumnHolder, check_count, column_in_order
+from eoslog.bindings.columns cimport open_column, open_headers, open_timestamps
 from eoslog.bindings.partitioner cimport checked_partition_count
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.batch_filler cimport oversized_record
 from eoslog.native.column cimport COLUMN_POINTERS, Column, column_get
 from eoslog.native.murmur2 cimport murmur2, partition_for_hash
 
-cdef enum:
-    RECORDS_PER_CALL_MAX = 1 << 30
+# Columns of a record batch that is appended.
+cdef tuple FIELDS = ("value", "key", "timestamp", "headers")
 
 
 @cython.final
@@ -77,6 +81,23 @@ cdef class ColumnSet:
             first = end
         return found
 
+    cdef int _set(
+        self, int64_t count, ColumnHolder values, ColumnHolder keys, ColumnHolder headers,
+        int64_t timestamp_ms,
+    ) except -1:
+        """Take over columns of that length; the timestamps are set before."""
+        cdef const int64_t[::1] moments
+        if self.timestamps is not None and count:
+            moments = self.timestamps
+            self.columns.timestamps = &moments[0]
+        self.columns.values = values.column
+        self.columns.keys = keys.column
+        self.columns.headers = headers.column
+        self.columns.default_timestamp_ms = timestamp_ms
+        self.columns.count = count
+        self._holders = (values, keys, headers)
+        return 0
+
     cdef ColumnSet _in_order(self, const int64_t[::1] order):
         """Return the records in another order."""
         cdef ColumnSet ordered = ColumnSet.__new__(ColumnSet)
@@ -116,24 +137,46 @@ cpdef ColumnSet open_columns(
 ):
     """Open the columns of a call; `timestamp_ms` holds where no timestamps are given.
 
-    Columns that were opened before come in the place of `values`, and are returned as they are.
-    Raises TypeError for what is not a column, and ValueError for columns that differ in length or
-    have more than 2**30 records.
+    Columns that were opened before come in the place of `values`, and are returned as they are; an
+    Arrow array of structs has all columns. Raises TypeError for what is not a column, and
+    ValueError for columns that differ in length or have more than 2**30 records.
     """
     if type(values) is ColumnSet:
         return values
+    cdef ColumnHolder value_holder
+    cdef OwnedSchema schema
+    cdef OwnedArray array
+    if type(values) is not list and not hasattr(values, "__arrow_c_stream__") and (
+            hasattr(values, "__arrow_c_array__")):
+        schema, array = taken_array(values, "values")
+        if format_of(&schema.schema, "values") == "+s":
+            check_alone(keys, timestamps, headers)
+            return columns_of_chunk(schema, array, fields_of(schema), timestamp_ms)
+        value_holder = bytes_of_chunk(schema, array, "values")
+    else:
+        value_holder = open_column(values, "values")
+    return open_beside(value_holder, values is None, keys, timestamps, headers, timestamp_ms)
+
+
+cdef ColumnHolder bytes_of_chunk(OwnedSchema schema, OwnedArray array, str name):
+    cdef Cells cells = all_cells(schema, array)
+    return bytes_column(&cells, array, name)
+
+
+cdef ColumnSet open_beside(
+    ColumnHolder value_holder, bint are_null, object keys, object timestamps, object headers,
+    Py_ssize_t timestamp_ms,
+):
+    """Open the other columns of a call beside its values."""
     cdef ColumnSet opened = ColumnSet.__new__(ColumnSet)
-    cdef ColumnHolder value_holder = open_column(values, "values")
     cdef ColumnHolder key_holder = open_column(keys, "keys")
     cdef ColumnHolder header_holder
-    cdef const int64_t[::1] moments
     cdef int64_t count = value_holder.column.count
-    if values is None:
+    if are_null:
         if keys is None:
             raise TypeError("values must be a column if keys is None, got None")
         count = key_holder.column.count      # All values null: a column of tombstones.
-    if count > RECORDS_PER_CALL_MAX:
-        raise ValueError(f"values must have at most {RECORDS_PER_CALL_MAX} items, got {count}")
+    check_count(count, "values")
     if keys is not None and key_holder.column.count != count:
         raise ValueError(
             f"keys must have {count} items, one for each value, got {key_holder.column.count}")
@@ -143,15 +186,82 @@ cpdef ColumnSet open_columns(
     except errors.InvalidTimestampError as error:
         error.appended_record_count = 0
         raise
-    if opened.timestamps is not None and count:
-        moments = opened.timestamps
-        opened.columns.timestamps = &moments[0]
-    opened.columns.values = value_holder.column
-    opened.columns.keys = key_holder.column
-    opened.columns.headers = header_holder.column
-    opened.columns.default_timestamp_ms = timestamp_ms
-    opened.columns.count = count
-    opened._holders = (value_holder, key_holder, header_holder)
+    opened._set(count, value_holder, key_holder, header_holder, timestamp_ms)
+    return opened
+
+
+cdef int check_alone(object keys, object timestamps, object headers) except -1:
+    """Raise TypeError for columns beside a record batch, which has its own."""
+    for name, given in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
+        if given is not None:
+            raise TypeError(
+                f"{name} must be a column of the record batch that values is, got "
+                f"{type(given).__name__}")
+    return 0
+
+
+cdef tuple fields_of(OwnedSchema schema):
+    """Return the places of value, key, timestamp and headers in a record batch, -1 for one that it
+    does not have. Raises TypeError for other columns, or two of one name.
+    """
+    cdef list places = [-1] * len(FIELDS)
+    cdef int64_t number
+    cdef bytes name
+    if schema.schema.children == NULL and schema.schema.n_children:
+        raise ValueError("values must have an Arrow type with its fields")
+    for number in range(schema.schema.n_children):
+        if schema.schema.children[number] == NULL or schema.schema.children[number].name == NULL:
+            raise ValueError("values must have an Arrow type whose fields have names")
+        name = schema.schema.children[number].name
+        title = name.decode("utf-8", "replace")
+        if title.startswith("__index_level_"):
+            continue                     # The index without a name of a frame of pandas.
+        if title not in FIELDS:
+            raise TypeError(
+                f"values must have the columns value, key, timestamp and headers alone, got "
+                f"{title!r:.80}")
+        if places[FIELDS.index(title)] >= 0:
+            raise TypeError(f"values must have each column once, got two of {title!r}")
+        places[FIELDS.index(title)] = number
+    if places[0] < 0:
+        raise TypeError("values must have a column 'value'")
+    return tuple(places)
+
+
+cdef ColumnSet columns_of_chunk(
+    OwnedSchema schema, OwnedArray array, tuple places, Py_ssize_t timestamp_ms
+):
+    """Open a record batch with its columns at these places."""
+    cdef ColumnSet opened = ColumnSet.__new__(ColumnSet)
+    cdef Cells cells = all_cells(schema, array)
+    cdef Cells column
+    cdef ColumnHolder value_holder, key_holder, header_holder
+    cdef int64_t wrong
+    check_cells(&cells, "values")
+    wrong = first_null(validity_of(&cells, "values"), array.array.offset, cells.count)
+    if wrong >= 0:
+        raise ValueError(f"values must have no null rows, got one in row {array.first_row + wrong}")
+    value, key, timestamp, headers = places
+    column = child_cells(&cells, value, "values")
+    value_holder = bytes_column(&column, array, "column 'value'")
+    if key < 0:
+        key_holder = open_column(None, "keys")
+    else:
+        column = child_cells(&cells, key, "values")
+        key_holder = bytes_column(&column, array, "column 'key'")
+    if headers < 0:
+        header_holder = open_column(None, "headers")
+    else:
+        column = child_cells(&cells, headers, "values")
+        header_holder = headers_column(&column, array, "column 'headers'")
+    if timestamp >= 0:
+        column = child_cells(&cells, timestamp, "values")
+        try:
+            opened.timestamps = times_column(&column, array, "column 'timestamp'")
+        except errors.InvalidTimestampError as error:
+            error.appended_record_count = 0
+            raise
+    opened._set(cells.count, value_holder, key_holder, header_holder, timestamp_ms)
     return opened
 
 

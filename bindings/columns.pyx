@@ -1,48 +1,19 @@
 # cython: language_level=3
-"""Columns handed in from Python: lists of bytes, Arrow arrays, numpy arrays; borrowed, not
-copied.
+"""Columns handed in from Python: lists of bytes, Arrow data of any library, numpy arrays; borrowed,
+not copied.
 """
 
 from collections.abc import Mapping
 
 from eoslog import errors
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memset
 
-from eoslog.native.column cimport (
-    COLUMN_FIXED, COLUMN_NULL, COLUMN_OFFSETS_32, COLUMN_OFFSETS_64, COLUMN_POINTERS, column_get,
-)
+from eoslog.bindings.arrow_stream cimport arrow_bytes, arrow_headers, arrow_times, has_arrow
+from eoslog.bindings.column_holder cimport ColumnHolder, make_pointers
+from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
 from eoslog.native.varint cimport store_varint
-
-cdef extern from "arrow_c_data.h" nogil:
-    struct ArrowSchema:
-        const char* format
-        ArrowSchema* dictionary
-        void (*release)(ArrowSchema*)
-    struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t offset
-        int64_t n_buffers
-        const void** buffers
-        void (*release)(ArrowArray*)
-
-
-@cython.final
-cdef class ColumnHolder:
-    """Bytes of a column, and what keeps them alive."""
-
-    def __cinit__(self):
-        memset(&self.column, 0, sizeof(Column))
-        self._scratch = NULL
-
-    def __dealloc__(self):
-        free(self._scratch)
 
 
 cdef ColumnHolder open_column(object source, str name):
@@ -56,13 +27,13 @@ cdef ColumnHolder open_column(object source, str name):
     if isinstance(source, (list, tuple)):
         open_list(holder, source, name)
         return holder
-    if hasattr(source, "combine_chunks"):
-        source = source.combine_chunks()
-    if hasattr(source, "__arrow_c_array__"):
-        if hasattr(source, "validate"):
-            source.validate()            # ValueError where pyarrow's buffers are too short.
-        open_arrow(holder, source, name)
-        return holder
+    if has_arrow(source):
+        try:
+            return arrow_bytes(source, name)
+        except ImportError:
+            if not hasattr(source, "to_list"):
+                raise
+            # A Series of pandas, which needs pyarrow for it.
     import numpy
     if isinstance(source, numpy.ndarray):
         open_numpy(holder, source, name)
@@ -99,36 +70,6 @@ cdef list series_as_list(object source, str name):
     return cells
 
 
-cdef int make_pointers(
-    ColumnHolder holder, Py_ssize_t count, const uint8_t*** pointers, int64_t** lengths
-) except -1:
-    """Have the holder's column be one of pointers, which the caller fills in."""
-    holder._scratch = malloc(<size_t>(count + 1) * (sizeof(uint8_t*) + sizeof(int64_t)))
-    if holder._scratch == NULL:
-        raise errors.OutOfMemoryError(f"a column of {count} pointers")
-    pointers[0] = <const uint8_t**>holder._scratch
-    lengths[0] = <int64_t*>(pointers[0] + count + 1)
-    holder.column.kind = COLUMN_POINTERS
-    holder.column.count = count
-    holder.column.pointers = pointers[0]
-    holder.column.lengths = lengths[0]
-    return 0
-
-
-cdef ColumnHolder column_in_order(const Column* column, const int64_t* order, int64_t count):
-    """Return the cells of a column, which must outlive this one, in another order."""
-    cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
-    cdef const uint8_t** pointers = NULL
-    cdef int64_t* lengths = NULL
-    cdef int64_t index
-    if column.kind != COLUMN_NULL:
-        make_pointers(holder, count, &pointers, &lengths)
-        with nogil:
-            for index in range(count):
-                lengths[index] = column_get(column, order[index], &pointers[index])
-    return holder
-
-
 cdef int open_list(ColumnHolder holder, object source, str name) except -1:
     cdef object cells = tuple(source)    # A copy: it cannot change while the GIL is released.
     cdef Py_ssize_t count = len(cells)
@@ -148,66 +89,6 @@ cdef int open_list(ColumnHolder holder, object source, str name) except -1:
             raise TypeError(f"{name}[{index}] must be bytes or None, got {type(cell).__name__}")
     holder._owner = cells
     return 0
-
-
-cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
-    """Borrow an Arrow array through the C data interface; the capsules keep it alive."""
-    cdef object schema_capsule, array_capsule
-    schema_capsule, array_capsule = source.__arrow_c_array__()
-    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
-    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
-    if schema.release == NULL or array.release == NULL:
-        raise ValueError(f"{name} must be an Arrow array that no other consumer has released")
-    cdef str form = schema.format.decode()
-    cdef Column* column = &holder.column
-    holder._owner = (schema_capsule, array_capsule)
-    column.count = array.length
-    if schema.dictionary != NULL:
-        raise TypeError(
-            f"{name} must be an Arrow binary or string array, got a dictionary: decode it first")
-    if form in ("z", "u"):
-        column.kind = COLUMN_OFFSETS_32
-        column.offsets_32 = <const int32_t*>array.buffers[1] + array.offset
-        column.data = <const uint8_t*>array.buffers[2]
-    elif form in ("Z", "U"):
-        column.kind = COLUMN_OFFSETS_64
-        column.offsets_64 = <const int64_t*>array.buffers[1] + array.offset
-        column.data = <const uint8_t*>array.buffers[2]
-    elif form.startswith("w:"):
-        column.kind = COLUMN_FIXED
-        column.fixed_bytes = int(form[2:])
-        column.data = <const uint8_t*>array.buffers[1] + array.offset * column.fixed_bytes
-    elif form == "n":
-        column.kind = COLUMN_NULL
-        return 0
-    else:
-        raise TypeError(
-            f"{name} must be an Arrow binary or string array, got one of format {form!r}")
-    if not offsets_rise(column):
-        raise ValueError(f"{name} must be an Arrow array whose offsets never fall")
-    if array.null_count != 0 and array.buffers[0] != NULL:
-        column.validity = <const uint8_t*>array.buffers[0]
-        column.validity_bit_offset = array.offset
-    if array.length == 0:
-        column.kind = COLUMN_POINTERS    # An empty array may lack its offsets buffer.
-    return 0
-
-
-cdef bint offsets_rise(const Column* column) noexcept nogil:
-    """True if no cell has a negative length; an array made by hand may."""
-    cdef int64_t index
-    cdef bint rise = True
-    if column.count == 0:
-        return True
-    if column.kind == COLUMN_OFFSETS_32:
-        for index in range(column.count):
-            rise &= column.offsets_32[index] <= column.offsets_32[index + 1]
-        return rise and column.offsets_32[0] >= 0
-    if column.kind == COLUMN_OFFSETS_64:
-        for index in range(column.count):
-            rise &= column.offsets_64[index] <= column.offsets_64[index + 1]
-        return rise and column.offsets_64[0] >= 0
-    return True
 
 
 cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
@@ -240,7 +121,11 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
     if timestamps is None:
         return None
     import numpy
-    array = timestamp_column(timestamps)
+    # Pandas has times of its own, and no need of pyarrow for them.
+    if has_arrow(timestamps) and not hasattr(timestamps, "isna"):
+        array = arrow_times(timestamps, "timestamps")
+    else:
+        array = timestamp_column(timestamps)
     if array.ndim != 1:
         raise ValueError(f"timestamps must have one dimension, got {array.ndim}")
     if array.shape[0] != count:
@@ -281,18 +166,13 @@ cdef tuple array_of_times(object times):
     import numpy
     if isinstance(times, numpy.ma.MaskedArray):
         return numpy.ma.is_masked(times), numpy.asarray(times)
-    if not hasattr(times, "to_numpy"):
+    if not hasattr(times, "isna"):
         return False, numpy.asarray(times)
-    if hasattr(times, "to_pylist"):                          # Of Arrow.
-        return times.null_count, times.to_numpy(zero_copy_only=False)
-    if hasattr(times, "isna"):                               # Of pandas.
-        kind = times.dtype
-        unit = getattr(getattr(kind, "pyarrow_dtype", kind), "unit", None)
-        # Without its type one with a time zone would become an array of objects.
-        wanted = f"datetime64[{unit}]" if kind.kind == "M" and unit is not None else None
-        return numpy.any(times.isna()), times.to_numpy(dtype=wanted)
-    null_count = getattr(times, "null_count", 0)             # Of polars.
-    return null_count() if callable(null_count) else null_count, numpy.asarray(times.to_numpy())
+    kind = times.dtype                                       # Of pandas.
+    unit = getattr(getattr(kind, "pyarrow_dtype", kind), "unit", None)
+    # Without its type one with a time zone would become an array of objects.
+    wanted = f"datetime64[{unit}]" if kind.kind == "M" and unit is not None else None
+    return numpy.any(times.isna()), times.to_numpy(dtype=wanted)
 
 
 cdef object milliseconds_of(object times):
@@ -378,8 +258,6 @@ cdef object header_cells(object headers):
     """
     if headers is None or isinstance(headers, list):
         return headers
-    if hasattr(headers, "to_pylist"):
-        return headers.to_pylist()
     import numpy
     if isinstance(headers, numpy.ma.MaskedArray):
         return headers.tolist()          # With None for what is masked.
@@ -414,10 +292,17 @@ cdef bytes encode_headers(object headers):
 
 cdef ColumnHolder open_headers(object headers, Py_ssize_t count):
     """Encode each record's headers; None for no headers at all."""
+    cdef ColumnHolder holder
+    cdef object cells
     if headers is None:
         return open_column(None, "headers")
-    headers = header_cells(headers)
-    if len(headers) != count:
+    # A Series of pandas may hold anything, and needs pyarrow for Arrow.
+    if has_arrow(headers) and not hasattr(headers, "isna"):
+        holder = arrow_headers(headers, "headers")
+    else:
+        cells = [encode_headers(one) for one in header_cells(headers)]
+        holder = open_column(cells, "headers")
+    if holder.column.count != count:
         raise ValueError(
-            f"headers must have {count} items, one for each record, got {len(headers)}")
-    return open_column([encode_headers(one) for one in headers], "headers")
+            f"headers must have {count} items, one for each record, got {holder.column.count}")
+    return holder

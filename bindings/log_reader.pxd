@@ -11,7 +11,7 @@ cdef class LogReader(OpenedLog):
         self, int64_t offset, int64_t bound, int64_t max_bytes, bint committed, ReadRange* found
     ) except -1
     cdef Status _decode(
-        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
+        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records, int parts,
         FetchSizes* sizes, object into, Fault* fault) except *
     cdef object _timestamp_types(self, ReadRange* found, object offsets)
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)

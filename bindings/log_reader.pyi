@@ -6,6 +6,13 @@ import numpy.typing
 from eoslog.bindings.opened_log import OpenedLog
 from eoslog.bindings.record_batch import Record
 
+PART_OFFSETS: int
+PART_TIMESTAMPS: int
+PART_KEYS: int
+PART_VALUES: int
+PART_HEADERS: int
+ALL_PARTS: int
+
 class Holes(NamedTuple):
     first: list[tuple[int, int]]
     hole_count: int
@@ -60,6 +67,7 @@ class LogReader(OpenedLog):
         upper_bound: int = -1,
         max_records: int = -1,
         committed: bool = False,
+        parts: int = ...,
     ) -> Columns | None: ...
     def fetch_records(
         self,

@@ -30,6 +30,20 @@ from eoslog.native.status cimport STATUS_OK
 
 cdef enum:
     OFFSETS_AHEAD = 64               # So many batches are looked at, whatever is asked for.
+    WITH_OFFSETS = 1
+    WITH_TIMESTAMPS = 2
+    WITH_KEYS = 4
+    WITH_VALUES = 8
+    WITH_HEADERS = 16
+    WITH_ALL = 31
+
+# The parts of records that a fetch may be asked for, as a sum.
+PART_OFFSETS = WITH_OFFSETS
+PART_TIMESTAMPS = WITH_TIMESTAMPS
+PART_KEYS = WITH_KEYS
+PART_VALUES = WITH_VALUES
+PART_HEADERS = WITH_HEADERS
+ALL_PARTS = WITH_ALL
 
 
 class Holes(NamedTuple):
@@ -50,7 +64,7 @@ class KeyedRecords(NamedTuple):
 
 @cython.final
 cdef class Columns:
-    """Records of one fetch as columns, copied out of the log."""
+    """Records of one fetch as columns, copied out of the log; None: not asked for."""
 
     cdef readonly int64_t record_count
     cdef readonly int64_t next_offset
@@ -146,12 +160,12 @@ cdef class LogReader(OpenedLog):
 
     def fetch_columns(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 23,
                       Py_ssize_t upper_bound=-1, Py_ssize_t max_records=-1,
-                      bint committed=False):
+                      bint committed=False, int parts=WITH_ALL):
         """Records from `offset` on as Columns, checksums verified; None where there are none.
 
         Control records are passed over, and with `committed` those of aborted transactions:
         `next_offset` is where to go on, also after offsets that compaction left out. A single
-        batch may exceed max_bytes.
+        batch may exceed max_bytes. `parts` is the sum of those that are copied out of the log.
         """
         cdef ReadRange found
         cdef FetchSizes sizes
@@ -167,31 +181,36 @@ cdef class LogReader(OpenedLog):
             return None
         try:
             columns = Columns.__new__(Columns)
-            status = self._decode(&found, offset, bound, max_records, &sizes, columns, &fault)
+            status = self._decode(
+                &found, offset, bound, max_records, parts, &sizes, columns, &fault)
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
             if found.segment == NULL:
                 columns.next_offset = found.next_offset
-            if sizes.header_count:
+            if sizes.header_count and parts & WITH_HEADERS:
                 columns.headers = self._headers(&found, offset, sizes.record_count)
-            if found.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            if found.attributes & ATTRIBUTE_LOG_APPEND_TIME and parts & WITH_OFFSETS:
                 columns.timestamp_types = self._timestamp_types(&found, columns.offsets)
             return columns
         finally:
             read_close(&self._log, &found)
 
     cdef Status _decode(
-        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
+        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records, int parts,
         FetchSizes* sizes, object into, Fault* fault,
     ) except *:
         import numpy
         cdef Columns columns = into
         cdef FetchColumns target
         cdef int64_t records_max = fetch_records_max(found, max_records)
-        cdef int64_t[::1] offsets = numpy.empty(records_max, numpy.int64)
-        cdef int64_t[::1] timestamps = numpy.empty(records_max, numpy.int64)
-        cdef int32_t[::1] key_ends = numpy.empty(records_max + 1, numpy.int32)
-        cdef int32_t[::1] value_ends = numpy.empty(records_max + 1, numpy.int32)
+        cdef int64_t[::1] offsets = (
+            numpy.empty(records_max, numpy.int64) if parts & WITH_OFFSETS else None)
+        cdef int64_t[::1] timestamps = (
+            numpy.empty(records_max, numpy.int64) if parts & WITH_TIMESTAMPS else None)
+        cdef int32_t[::1] key_ends = (
+            numpy.empty(records_max + 1, numpy.int32) if parts & WITH_KEYS else None)
+        cdef int32_t[::1] value_ends = (
+            numpy.empty(records_max + 1, numpy.int32) if parts & WITH_VALUES else None)
         cdef const uint8_t** sources = <const uint8_t**>malloc(
             <size_t>(2 * records_max + 1) * sizeof(uint8_t*))
         cdef Status status
@@ -199,12 +218,12 @@ cdef class LogReader(OpenedLog):
         if sources == NULL:
             raise errors.OutOfMemoryError(f"{records_max} records")
         target.records_max = records_max
-        target.offsets = &offsets[0] if records_max else NULL
-        target.timestamps = &timestamps[0] if records_max else NULL
+        target.offsets = &offsets[0] if records_max and parts & WITH_OFFSETS else NULL
+        target.timestamps = &timestamps[0] if records_max and parts & WITH_TIMESTAMPS else NULL
         target.keys.sources = sources
-        target.keys.ends = &key_ends[0]
+        target.keys.ends = &key_ends[0] if parts & WITH_KEYS else NULL
         target.values.sources = sources + records_max
-        target.values.ends = &value_ends[0]
+        target.values.ends = &value_ends[0] if parts & WITH_VALUES else NULL
         try:
             with nogil:
                 status = fetch_decode(found, offset, bound, &target, sizes, fault)
@@ -213,14 +232,18 @@ cdef class LogReader(OpenedLog):
             count = sizes.record_count
             columns.record_count = count
             columns.next_offset = sizes.next_offset
-            columns.offsets = offsets.base[:count]
-            columns.timestamps = timestamps.base[:count]
-            columns.key_offsets = key_ends.base[:count + 1]
-            columns.value_offsets = value_ends.base[:count + 1]
-            columns.key_data, columns.key_validity = copied_cells(
-                &target.keys, count, sizes.key_bytes, sizes.null_key_count)
-            columns.value_data, columns.value_validity = copied_cells(
-                &target.values, count, sizes.value_bytes, sizes.null_value_count)
+            if parts & WITH_OFFSETS:
+                columns.offsets = offsets.base[:count]
+            if parts & WITH_TIMESTAMPS:
+                columns.timestamps = timestamps.base[:count]
+            if parts & WITH_KEYS:
+                columns.key_offsets = key_ends.base[:count + 1]
+                columns.key_data, columns.key_validity = copied_cells(
+                    &target.keys, count, sizes.key_bytes, sizes.null_key_count)
+            if parts & WITH_VALUES:
+                columns.value_offsets = value_ends.base[:count + 1]
+                columns.value_data, columns.value_validity = copied_cells(
+                    &target.values, count, sizes.value_bytes, sizes.null_value_count)
             return status
         finally:
             free(sources)

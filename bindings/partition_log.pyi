@@ -29,6 +29,7 @@ class AppendResult:
     @property
     def duplicate(self) -> bool: ...
 
+def joined_results(first: AppendResult, last: AppendResult) -> AppendResult: ...
 @final
 class PartitionLog(LogTransactions):
     def append_columns(

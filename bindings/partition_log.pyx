@@ -78,6 +78,17 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     return result
 
 
+def joined_results(AppendResult first not None, AppendResult last not None):
+    """Return the place of the records of two appends of one call, one after the other."""
+    cdef AppendResult joined = AppendResult.__new__(AppendResult)
+    joined.base_offset = first.base_offset
+    joined.last_offset = last.last_offset
+    joined.record_count = first.record_count + last.record_count
+    joined.timestamp_ms = last.timestamp_ms
+    joined.duplicate = first.duplicate and last.duplicate
+    return joined
+
+
 cdef int note_verdict(
     PartitionLog log, Status status, const Fault* fault, const AppendOutcome* outcome,
     int64_t producer_id, int producer_epoch, int64_t base_sequence

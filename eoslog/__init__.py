@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
     from eoslog.store.record_deletion import DeletableRecords as DeletableRecords
+    from eoslog.store.scan import Scan as Scan
     from eoslog.store.store import Store as Store
     from eoslog.transactions.admin import HangingTransaction as HangingTransaction
     from eoslog.transactions.admin import (
@@ -95,6 +96,7 @@ _MODULES = {
     "Producer": "eoslog.producer.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
+    "Scan": "eoslog.store.scan",
     "StagedCommit": "eoslog.staging.commit",
     "StagedFile": "eoslog.staging.message",
     "StagedMessage": "eoslog.staging.message",

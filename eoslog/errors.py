@@ -557,5 +557,11 @@ class SourceFileChangedError(EoslogError):
     """
 
 
+class ArrowStreamError(EoslogError):
+    """The producer of an Arrow stream that was given to `append` reports an error, which is in the
+    message. The records of the chunks before it are in: `appended_record_count` of them.
+    """
+
+
 class MissingDependencyError(EoslogError, ImportError):
     """An optional package is not installed; the message says which extra brings it."""

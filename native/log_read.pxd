@@ -32,7 +32,8 @@ cdef struct FetchCells:
     const uint8_t** sources          # NULL: the record has none.
     int32_t* ends
 
-# Where fetch_decode puts records; there is room for `records_max`.
+# Where fetch_decode puts records; there is room for `records_max`. What is NULL is not wanted (of
+# cells: their ends).
 cdef struct FetchColumns:
     int64_t records_max
     int64_t* offsets

@@ -379,7 +379,10 @@ cdef Status fetch_decode(
     cdef bint is_full = False
     cdef Status status
     sizes_begin(sizes, offset)
-    columns.keys.ends[0] = columns.values.ends[0] = 0
+    if columns.keys.ends != NULL:
+        columns.keys.ends[0] = 0
+    if columns.values.ends != NULL:
+        columns.values.ends[0] = 0
     filter_rewind(&found.filter)
     while position < found.data_bytes and not is_full:
         passed_bytes = passed_over(found, position, sizes)
@@ -455,10 +458,14 @@ cdef inline uint32_t checksum_piece(
 cdef inline void put_record(
     const Record* record, int64_t row, const FetchColumns* columns
 ) noexcept nogil:
-    columns.offsets[row] = record.offset
-    columns.timestamps[row] = record.timestamp
-    put_cell(&columns.keys, row, record.key, record.key_bytes)
-    put_cell(&columns.values, row, record.value, record.value_bytes)
+    if columns.offsets != NULL:
+        columns.offsets[row] = record.offset
+    if columns.timestamps != NULL:
+        columns.timestamps[row] = record.timestamp
+    if columns.keys.ends != NULL:
+        put_cell(&columns.keys, row, record.key, record.key_bytes)
+    if columns.values.ends != NULL:
+        put_cell(&columns.values, row, record.value, record.value_bytes)
 
 
 cdef inline void put_cell(

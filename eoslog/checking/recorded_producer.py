@@ -131,10 +131,18 @@ class RecordedProducer:
         timestamps: Any = None,
         headers: Any = None,
     ) -> AppendResult | dict[int, AppendResult]:
-        """Record and do `append`, with the identity of each record of the columns."""
-        names = [] if keys is None else _items(keys)
+        """Record and do `append`, with the identity of each record of the columns. A stream is held
+        as a whole.
+        """
+        names: list[bytes | None] = [] if keys is None else _items(keys)
+        if hasattr(values, "__arrow_c_stream__"):
+            import pyarrow
+
+            values = pyarrow.chunked_array(values)
+            if pyarrow.types.is_struct(values.type):
+                names = _items([row.get("key") for row in values.to_pylist()])
         bodies = [None] * len(names) if values is None else _items(values)
-        names = [None] * len(bodies) if keys is None else names
+        names = names or [None] * len(bodies)
         identities = [
             self._recorder.identity(key, value) for key, value in zip(names, bodies, strict=True)
         ]
@@ -300,10 +308,12 @@ class RecordedProducer:
 
 
 def _items(column: Any) -> list[bytes | None]:
-    """Return the cells of a column as bytes."""
+    """Return the cells of a column as bytes, of a table those of its values."""
     listed = column.to_pylist() if hasattr(column, "to_pylist") else column
     listed = listed.tolist() if hasattr(listed, "tolist") else listed
-    return [one if one is None else bytes(one) for one in listed]
+    cells = [one.get("value") if isinstance(one, dict) else one for one in listed]
+    cells = [one.encode() if isinstance(one, str) else one for one in cells]
+    return [one if one is None else bytes(one) for one in cells]
 
 
 def _answer(result: Any, count: int) -> dict[str, Any]:

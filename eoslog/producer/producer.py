@@ -12,6 +12,7 @@ from typing import Any, Never, Self, overload
 
 from eoslog.bindings.accumulator import PartitionBuffer, TopicBuffers
 from eoslog.bindings.column_set import ColumnSet, open_columns
+from eoslog.bindings.column_stream import ColumnStream, open_column_stream
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import Sender
 from eoslog.columns.topic_limits import TopicLimits
@@ -37,6 +38,7 @@ from eoslog.producer.identity import ProducerIdentity
 from eoslog.producer.linger import RETRY_S
 from eoslog.producer.parts import ProducerParts
 from eoslog.producer.sequenced_partition import SequencedPartition
+from eoslog.producer.streamed_append import StreamedAppend
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.storage.topic_registry import TopicDescription, partition_of
 from eoslog.storage.unified_log import UnifiedLog
@@ -171,13 +173,18 @@ class Producer(Sender):
             By default keys choose it as in Kafka, and records without a key fill one partition's
             batch after the other.
         values, keys : column, optional
-            Lists of bytes and None, Arrow arrays of binary or string, numpy arrays of bytes, or a
-            pandas or polars Series of bytes; at most 2**30 records.
+            Lists of bytes and None, numpy arrays of bytes, or Arrow data of any library (pyarrow,
+            polars, DuckDB, pandas): binary or string arrays, dictionaries of them, streams. At most
+            2**30 records, or in each chunk of a stream.
+
+            Alone, `values` may also be a record batch, a table or a frame with a column `value`
+            and, if wanted, `key`, `timestamp` and `headers`. A stream is appended chunk by chunk,
+            and never held as a whole.
         timestamps : column, optional
             Milliseconds (0 or more, -1 for none) or times, without nulls, of any of these
             libraries; now by default. A time within a millisecond is rounded down.
         headers : list, optional
-            For each record a list of (str, bytes or None).
+            For each record a list of (str, bytes or None), or Arrow lists of (key, value).
 
         Returns
         -------
@@ -188,24 +195,30 @@ class Producer(Sender):
         Raises
         ------
         UnknownTopicOrPartitionError, RecordTooLargeError, InvalidTimestampError
-            Nothing was written; nor after TypeError and ValueError.
+            Nothing was written, of a stream nothing of the chunk; so it is after TypeError and
+            ValueError.
         ProducerFencedError, LogClosedError
             The producer takes nothing more.
         StoreFullError, StoreFailedError
             The error's `appended_record_count` is the number of records that are in; with a
             partition, these are the first ones.
+        ArrowStreamError
+            The stream's producer failed. After this and every other error of a stream
+            `appended_record_count` counts the chunks before; a transaction with such records must
+            be aborted.
         """
         if keys is None and timestamps is None and headers is None:
             few = self._append_few(topic, partition, values)
             if few is not None:
                 return few
+            stream = open_column_stream(values, clock.now_ms)
+            if stream is not None:
+                return self._append_stream(topic, partition, stream)
         with self._lock:
             self._check_appendable()
             try:
                 columns = open_columns(values, keys, timestamps, headers, clock.now_ms())
-                if partition is None:
-                    return self._append_by_partition(self._engine.topic(topic), columns)
-                return self._append_to(topic, partition, columns)
+                return self._append_opened(topic, partition, columns)
             except EoslogError as error:
                 self._failed(error)
                 raise
@@ -629,6 +642,45 @@ class Producer(Sender):
         understood = self._understood(error, ready.partition.topic_partition)
         self._failed(understood)
         raise understood from error
+
+    def _append_stream(
+        self, topic: str, partition: int | None, stream: ColumnStream
+    ) -> AppendResult | dict[int, AppendResult]:
+        """Append the chunks of a stream as they come; takes the lock for each of them.
+
+        Between two of them the stream's producer runs, which may take long, or call this producer.
+        """
+        appended = StreamedAppend(partition)
+        with stream:
+            with self._lock:
+                self._check_appendable()
+            try:
+                # Before the stream is read, which may be gone then.
+                partition_of(self._engine.topic(topic), 0 if partition is None else partition)
+                while (columns := stream.next_columns()) is not None:
+                    with self._lock:
+                        appended.check_transaction(self._transactions)
+                        self._check_appendable()
+                        appended.add(self._append_opened(topic, partition, columns))
+                        appended.note_transaction(self._transactions)
+                    del columns  # Its chunk is released before the next one is read.
+            except Exception as error:
+                appended.explain(error)
+                with self._lock:
+                    if appended.is_in(self._transactions):
+                        self._failed(appended.as_refusal(error))
+                raise
+        if appended.record_count:
+            return appended.result
+        with self._lock:
+            return self._append_opened(topic, partition, open_columns([], None, None, None, 0))
+
+    def _append_opened(
+        self, topic: str, partition: int | None, columns: ColumnSet
+    ) -> AppendResult | dict[int, AppendResult]:
+        if partition is None:
+            return self._append_by_partition(self._engine.topic(topic), columns)
+        return self._append_to(topic, partition, columns)
 
     def _append_to(self, topic: str, partition: int, columns: ColumnSet) -> AppendResult:
         """Append columns to a partition, after what `send` gathered for it."""

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller
 from eoslog.bindings.column_set import ColumnSet, open_columns
+from eoslog.bindings.column_stream import ColumnStream, open_column_stream
 from eoslog.bindings.plain_rows import plain_columns as plain_columns  # For eoslog.spark.
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.columns.topic_limits import TopicLimits
@@ -155,8 +156,7 @@ class StagedWriter:
             None: records with a key go where Kafka's partitioner puts it, others to one partition
             after the other.
         values, keys : column, optional
-            Lists of bytes and None, Arrow arrays of binary or string, numpy arrays of bytes, or a
-            pandas or polars Series of bytes.
+            As of `Producer.append`: alone, `values` may be a stream, or a table with its columns.
         timestamps : column, optional
             Milliseconds (-1 for none) or times; now by default.
         headers : list, optional
@@ -165,8 +165,9 @@ class StagedWriter:
         Raises
         ------
         UnknownTopicOrPartitionError, InvalidTimestampError, RecordTooLargeError
-            Nothing of the call was added, and the writer goes on.
-        TypeError, ValueError
+            Nothing of the call was added, and the writer goes on; after the first chunk of a stream
+            it can only be abandoned.
+        ArrowStreamError, TypeError, ValueError
             The same.
         StoreFullError, StoreFailedError, StagedCommitError
             The writer can only be abandoned.
@@ -174,10 +175,33 @@ class StagedWriter:
         with self._lock:
             self._check_open()
             known = self._checked(topic, partition)
+            where = OWN_PARTITION if partition is None else partition
+            if keys is None and timestamps is None and headers is None:
+                stream = open_column_stream(values, clock.now_ms)
+                if stream is not None:
+                    self._append_stream(topic, known, where, stream)
+                    return
             columns = open_columns(values, keys, timestamps, headers, clock.now_ms())
             known.limits.check(columns)
             with self._last_error():
-                self._fill(topic, known, OWN_PARTITION if partition is None else partition, columns)
+                self._fill(topic, known, where, columns)
+
+    def _append_stream(
+        self, topic: str, known: StagedTopic, where: int, stream: ColumnStream
+    ) -> None:
+        """Add the chunks of a stream; after the first one an error is the writer's last."""
+        with stream:
+            columns = stream.next_columns()
+            if columns is None:
+                return
+            known.limits.check(columns)
+            with self._last_error():
+                while columns is not None:
+                    self._fill(topic, known, where, columns)
+                    columns = None  # Its chunk is released before the next one is read.
+                    columns = stream.next_columns()
+                    if columns is not None:
+                        known.limits.check(columns)
 
     def close(self) -> StagedMessage:
         """Write the last batches and sync as the durability says. A second call returns the same.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.log_reader import ALL_PARTS
 from eoslog.bindings.partition_log import (
     AbortedTransaction,
     AppendResult,
@@ -463,12 +464,16 @@ class UnifiedLog:
         max_bytes: int,
         max_records: int = -1,
         isolation_level: str = "read_uncommitted",
+        upper_bound: int = INT64_MAX,
+        parts: int = ALL_PARTS,
     ) -> Columns | None:
-        """Records from `offset` on as columns; None where there are none."""
+        """Records from `offset` on, below `upper_bound`, as columns of these parts; None where
+        there are none.
+        """
         self._check_beginning(offset)
-        end = self.readable_end(isolation_level)
+        end = min(self.readable_end(isolation_level), upper_bound)
         committed = isolation_level == "read_committed"
-        columns = self._log.fetch_columns(offset, max_bytes, end, max_records, committed)
+        columns = self._log.fetch_columns(offset, max_bytes, end, max_records, committed, parts)
         self._check_beginning(offset)
         return columns
 

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from eoslog.inspect.store_verification import Progress
     from eoslog.store.backup import Progress as BackupProgress
     from eoslog.store.backup import StoreBackup
+    from eoslog.store.scan import Offsets, Scan, TimeRange
 
 _log = logging.getLogger(__name__)
 
@@ -603,6 +604,53 @@ class Store:
             auto_offset_reset,
             given,
         )
+
+    def scan(
+        self,
+        topic: str,
+        *,
+        offsets: "Offsets | None" = None,
+        time: "TimeRange | None" = None,
+        columns: Iterable[str] | None = None,
+        isolation_level: str = "read_committed",
+        max_bytes: int = 1 << 20,
+    ) -> "Scan":
+        """Return the records that a topic has now as a stream of Arrow record batches.
+
+        Any library reads it that takes Arrow streams: `polars.DataFrame(scan)`. It ends where the
+        log ended at the call, and cuts no transaction in two; records are read, about `max_bytes`
+        at once, as they are asked for.
+
+        Parameters
+        ----------
+        topic : str
+        offsets : mapping of int or TopicPartition to (first, upper_bound), optional
+            The partitions to be read, and of each the offsets: None is the log's start, or where
+            the scan ends. By default all of all partitions.
+        time : (from, to), optional
+            The records with a timestamp from one time on and before the other: datetimes with a
+            time zone or milliseconds; None is no limit.
+        columns : list of str, optional
+            Of topic, partition, offset, timestamp, key, value, headers: only these are made.
+        isolation_level : {"read_committed", "read_uncommitted"}
+            The second reads up to the log end.
+        max_bytes : int
+            About so many bytes of log make a record batch, one batch of records at least.
+
+        Raises
+        ------
+        OffsetOutOfRangeError
+            The log does not have these offsets now.
+        UnknownTopicOrPartitionError, ValueError, TypeError
+            An argument is wrong.
+        MissingDependencyError
+            pyarrow is not installed.
+        """
+        from eoslog.store.scan import open_scan  # Few programs need it.
+
+        self._check_open()
+        limits = (offsets, time, columns, isolation_level, max_bytes)
+        return open_scan(self._files.engine, self._snapshots, topic, *limits)
 
     # Groups, transactions and staged jobs.
 

@@ -1,4 +1,4 @@
-/* Arrow's C data interface: the ABI by which any Arrow library hands out its buffers without a copy. */
+/* Arrow's C data and C stream interfaces: the ABI by which any Arrow library hands out its buffers without a copy. */
 #ifndef EOSLOG_ARROW_C_DATA_H
 #define EOSLOG_ARROW_C_DATA_H
 
@@ -29,6 +29,19 @@ struct ArrowArray {
     struct ArrowArray **children;
     struct ArrowArray *dictionary;
     void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+
+#endif
+
+#ifndef ARROW_C_STREAM_INTERFACE
+#define ARROW_C_STREAM_INTERFACE
+
+struct ArrowArrayStream {
+    int (*get_schema)(struct ArrowArrayStream *, struct ArrowSchema *);
+    int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *);
+    const char *(*get_last_error)(struct ArrowArrayStream *);
+    void (*release)(struct ArrowArrayStream *);
     void *private_data;
 };
 

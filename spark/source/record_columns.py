@@ -110,10 +110,10 @@ def _maker(
     fields = [pa.field(name, ARROW_TYPES[name], name not in required) for name in names]
     schema = pa.schema(fields)
     constants = {
-        "topic": _Constant(pa.scalar(wanted.where.topic, pa.string())),
-        "partition": _Constant(pa.scalar(wanted.where.partition, pa.int32())),
+        "topic": arrow.ConstantColumn(pa.scalar(wanted.where.topic, pa.string())),
+        "partition": arrow.ConstantColumn(pa.scalar(wanted.where.partition, pa.int32())),
     }
-    create_time = _Constant(pa.scalar(CREATE_TIME, pa.int32()))
+    create_time = arrow.ConstantColumn(pa.scalar(CREATE_TIME, pa.int32()))
 
     def timestamp_types(columns: "Columns") -> pa.Array:
         found = columns.timestamp_types
@@ -134,19 +134,6 @@ def _maker(
         return pa.RecordBatch.from_arrays([one(columns) for one in chosen], schema=schema)
 
     return make
-
-
-class _Constant:
-    """A column that holds one value: parts of the longest that was needed."""
-
-    def __init__(self, value: pa.Scalar) -> None:
-        self._value = value
-        self._cells = pa.repeat(value, 0)
-
-    def __call__(self, columns: "Columns") -> pa.Array:
-        if len(self._cells) < columns.record_count:
-            self._cells = pa.repeat(self._value, columns.record_count)
-        return self._cells.slice(0, columns.record_count)
 
 
 def _timestamps(columns: "Columns") -> pa.Array:

@@ -242,6 +242,9 @@ def fuzz_groups(made: Store) -> None:
     made.each("delete_records", store.delete_records, {"offsets": {WHERE: 0}})
     made.each("deletable_records", store.deletable_records, {"before_ms": 0, "topics": [TOPIC]})
     made.each("snapshot", store.snapshot, {"topics": [TOPIC]})
+    scan = {"topic": TOPIC, "offsets": {0: (0, None)}, "time": (0, None), "columns": ["value"]}
+    scan |= {"isolation_level": "read_committed", "max_bytes": 1000}
+    made.each("scan", lambda **named: list(store.scan(**named)), scan)
     with store.consumer(group="fuzz") as consumer:
         made.each("commit", consumer.commit, {"offsets": {WHERE: 1}})
         made.each("committed", consumer.committed, {"topic_partition": WHERE})
@@ -317,6 +320,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.delete_offsets": lambda: store.delete_offsets("late", [WHERE]),
         "store.delete_records": lambda: store.delete_records({WHERE: 0}),
         "store.deletable_records": lambda: store.deletable_records({WHERE: 0}),
+        "store.scan": lambda: store.scan(TOPIC),
         "store.snapshot": store.snapshot,
         "store.transactions": store.transactions,
         "store.describe_transaction": lambda: store.describe_transaction("late"),

@@ -218,6 +218,24 @@ def test_a_plain_send_is_acknowledged_by_the_flush(
     assert lines_of(history)[-1]["producer_id"] >= 0
 
 
+def test_tables_and_streams_are_recorded_by_their_values(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"key": ["k", None], "value": [b"one", b"two"]})
+    producer = recorder.producer(store.producer(), client="p")
+    producer.append("t", 0, table)
+    producer.append("t", 0, pa.RecordBatchReader.from_batches(table.schema, table.to_batches()))
+    producer.append("t", 1, pa.chunked_array([["three"], ["four"]]))
+    found = [(one["outcome"], one["offset"], one["values"]) for one in last_lines(history)]
+    assert found == [
+        ("ok", 0, ["one", "two"]),
+        ("ok", 2, ["one", "two"]),
+        ("ok", 0, ["three", "four"]),
+    ]
+    assert store.partition("t", 0).log_end_offset == 4
+
+
 @pytest.mark.parametrize("end", ["flush", "close"])
 def test_what_a_flush_could_not_append_no_later_call_acknowledges(
     store: eoslog.Store, recorder: Recorder, history: Path, end: str

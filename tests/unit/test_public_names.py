@@ -37,6 +37,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "Producer",
             "ProducerState",
             "Record",
+            "Scan",
             "StagedCommit",
             "StagedFile",
             "StagedMessage",
@@ -86,7 +87,7 @@ NAMES = {
         create_topics deletable_records delete_group delete_offsets delete_records
         delete_topic describe_group describe_transaction durability
         find_hanging_transactions flush groups metrics partition path processes producer
-        producers read_only remembered snapshot sweep_run topics transactions verify
+        producers read_only remembered scan snapshot sweep_run topics transactions verify
     """,
     "TransactionalProducer": OF_PRODUCERS + "transactional_id",
 }

@@ -555,3 +555,22 @@ def test_what_was_sent_is_appended_also_if_the_loop_stops_then(
         if not closes:
             assert loop.run_until_complete(told).offset == 1
             loop.close()
+
+
+def test_a_stream_of_arrow_is_appended(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"value": [b"a", b"b"], "key": ["k", None]})
+
+    async def body(store):
+        async with store.producer() as producer:
+            stream = pa.RecordBatchReader.from_batches(table.schema, table.to_batches() * 2)
+            placed = await producer.append("t", 0, stream)
+            assert (placed.base_offset, placed.last_offset) == (0, 3)
+
+        def read(opened):
+            return [row for batch in opened.scan("t") for row in batch.to_pylist()]
+
+        found = await store.run(read)
+        assert [(row["key"], row["value"]) for row in found] == [(b"k", b"a"), (None, b"b")] * 2
+
+    run_with_store(tmp_path / "s", body)

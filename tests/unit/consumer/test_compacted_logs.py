@@ -653,3 +653,14 @@ def test_lost_records_whose_log_nothing_knows_any_more_are_named(
     (store_path / "t-0" / f"{bases[3]:020d}.log").unlink()
     with open_store() as store, pytest.raises(CorruptRecordError, match="offsets are missing"):
         read_all(store)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scan_steps_over_holes_and_ends_in_them(moved, level):
+    pytest.importorskip("pyarrow")
+    store = moved()
+    for first in range(0, COMPACTED_END, 7):
+        for upper_bound in range(first, COMPACTED_END + 1, 3):
+            scan = store.scan("t", offsets={0: (first, upper_bound)}, isolation_level=level)
+            found = [offset for batch in scan for offset in batch.column("offset").to_pylist()]
+            assert found == [one[0] for one in RECORDS if first <= one[0] < upper_bound]

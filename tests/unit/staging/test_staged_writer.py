@@ -686,11 +686,10 @@ def test_arrow_arrays_of_other_types_are_refused(store_path):
     writer = writer_for(store_path)
     for wrong in (
         pa.array([1, 2]),
-        pa.array(["a", "a"]).dictionary_encode(),
+        pa.array([1, 1]).dictionary_encode(),
         pa.array([[b"a"]]),
-        pa.array([b"a"], pa.binary_view()),
     ):
-        with pytest.raises(TypeError, match="values must be an Arrow binary or string array"):
+        with pytest.raises(TypeError, match=r"values .*must be an Arrow binary or string array"):
             writer.append(TOPIC, 0, wrong)
     writer.append(TOPIC, 0, pa.array([b""], pa.binary(0)))
     writer.append(TOPIC, 0, pa.array([], pa.binary()))

@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class ArrowStream:
+    @property
+    def name(self) -> str: ...
