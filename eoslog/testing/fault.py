@@ -51,8 +51,10 @@ class Fault:
         number: int = 1,
         error: int = 0,
         delay_ns: int = 0,
+        hint: str = "",
     ) -> None:
         self.kind = kind
+        self._hint = hint  # Why it may not act.
         self._root = os.path.realpath(root)
         self._where = where
         self._number, self._error, self._delay_ns = number, error, delay_ns
@@ -130,7 +132,7 @@ class Fault:
         others = f"; the last sync elsewhere was of {last}" if last else ""
         return (
             f"{where} had {seen} syncs in the block, and number {self._number} was to "
-            f"{'fail' if self.kind == 'sync' else 'take long'}{others}"
+            f"{'fail' if self.kind == 'sync' else 'take long'}{others}{self._hint}"
         )
 
 

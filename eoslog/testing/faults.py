@@ -24,9 +24,15 @@ from eoslog.transactions.compacted_partition import StateRecord
 from eoslog.transactions.entries import EPOCH_BUMPING_VERSION, ONGOING, UNDECIDED_STATES
 from eoslog.transactions.owner import timed_out
 
+Place = TopicPartition | tuple[str, int] | str
+
 # The last epoch that a producer is given: its next transaction has another producer id.
 LAST_EPOCH = 32_766
 _CHILD_S_MAX = 120.0
+_NO_SYNCS = (
+    "; a store of durability 'process' waits for no sync: open it with 'commit', in a test with "
+    '@pytest.mark.eoslog(durability="commit")'
+)
 
 
 class Faults:
@@ -75,7 +81,7 @@ class Faults:
 
     def fail_sync(
         self,
-        where: TopicPartition | tuple[str, int] | str | None = None,
+        where: Place | None = None,
         *,
         number: int = 1,
         error: int = errno.EIO,
@@ -93,12 +99,12 @@ class Faults:
         error : int
             The errno of the failure.
         """
-        return self._fault("sync", where, number=_count(number, "number"), error=_errno(error))
+        return self._sync_fault("sync", where, number, error=_errno(error))
 
     def delay_sync(
         self,
         seconds: float,
-        where: TopicPartition | tuple[str, int] | str | None = None,
+        where: Place | None = None,
         *,
         number: int = 1,
     ) -> Fault:
@@ -106,25 +112,32 @@ class Faults:
         delay_ns = int(seconds * 1e9)
         if not 0 < delay_ns < 1 << 62:
             raise ValueError(f"seconds must be above 0, got {seconds}")
-        return self._fault("delay", where, number=_count(number, "number"), delay_ns=delay_ns)
+        return self._sync_fault("delay", where, number, delay_ns=delay_ns)
 
     def fill_disk(self) -> Fault:
         """Return a block in which the store's disk is full: what needs room fails with ENOSPC.
 
         Writes into room that the store has in reserve go on, as on a disk that is full.
         """
-        return self._fault("full", None)
+        return self._kept(Fault("full", self._path, None))
 
-    def _fault(
-        self, kind: str, where: TopicPartition | tuple[str, int] | str | None, **how: int
+    def _sync_fault(
+        self,
+        kind: str,
+        where: TopicPartition | tuple[str, int] | str | None,
+        number: int,
+        **how: int,
     ) -> Fault:
-        if where is not None:
-            where = self._known(where)
-        made = Fault(kind, self._path, where, **how)
+        count = _count(number, "number")
+        known = None if where is None else self._known(where)
+        hint = _NO_SYNCS if self._store.durability == "process" else ""
+        return self._kept(Fault(kind, self._path, known, number=count, hint=hint, **how))
+
+    def _kept(self, made: Fault) -> Fault:
         self._made.append(made)
         return made
 
-    def _known(self, where: TopicPartition | tuple[str, int] | str) -> TopicPartition | str:
+    def _known(self, where: Place) -> TopicPartition | str:
         """Return the topic or partition. Raises UnknownTopicOrPartitionError, TypeError."""
         if isinstance(where, str):
             parts_of(self._store).files.engine.topic(where)

@@ -398,6 +398,7 @@ def test_a_fault_that_did_not_act_is_an_error(eoslog_store, eoslog_topic):
     with pytest.raises(FaultNotFiredError) as found, faults.fail_sync((eoslog_topic, 0)):
         eoslog_store.flush()
     assert f"{eoslog_topic}-0 had 0 syncs" in str(found.value)
+    assert "open it with 'commit'" in str(found.value)
     with pytest.raises(KeyError), faults.fail_sync(number=100):
         raise KeyError
     faults.delay_sync(1)
