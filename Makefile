@@ -39,7 +39,7 @@ $(INSTALLED): pyproject.toml setup.py | check-tools
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python tools/build_requirements.py | xargs -d '\n' $(BIN)/python -m pip install --quiet
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,demo,lint,bench]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[demo,metrics]' --group test --group lint --group bench
 	touch $@
 
 # The extensions: setup.py rebuilds those whose sources have changed.
@@ -138,12 +138,12 @@ bench: venv
 	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=build/benchmarks.json
 	$(BIN)/python benches/report.py build/benchmarks.json
 
-wheel: venv
-	bash tests/packaging/check_wheel.sh $(BIN)/python
+# Into dist/, without the environment of the tests: from the sdist, once, then used as installed.
+wheel: check-tools
+	wheel=$$(bash tools/build_wheel.sh "$(PYTHON)") && bash tests/packaging/check_wheel.sh "$(PYTHON)" "$$wheel"
 
-sdist: venv
-	rm -rf dist/*.tar.gz
-	$(BIN)/python setup.py --quiet sdist
+sdist: check-tools
+	bash tools/build_sdist.sh "$(PYTHON)"
 
 clean:
 	rm -rf build dist *.egg-info $(BUILT) $(INSTALLED)

@@ -11,11 +11,18 @@ Five environment variables choose another build than the release one:
 A change of any of them rebuilds every module; otherwise only what changed is rebuilt.
 """
 
+import sys
+
+if sys.platform != "linux":
+    raise SystemExit(
+        f"error: eoslog runs on Linux only, and this is {sys.platform}: it needs futexes, robust "
+        "mutexes and Linux's calls for files"
+    )
+
 import fcntl
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator

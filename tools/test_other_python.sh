@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test eoslog as installed on the newest Python that is here besides the one of the whole suite: unit tests, conformance
-# and one Spark job. Its environment is a folder of its own below build/.
+# Test the wheel of the newest Python that is here besides the one of the whole suite: used as installed, unit tests and
+# conformance where no compiler and no Spark is, then one Spark job. Its environment is a folder of its own below build/.
 # usage: test_other_python.sh PYTHON; PYTHON is the one of the whole suite.
 set -euo pipefail
 here="import sys; print('%d.%d' % sys.version_info[:2])"
@@ -24,18 +24,19 @@ if [ -z "$found" ]; then
 fi
 folder=$root/build/python$version
 rm -rf "$folder"
-mkdir -p "$folder/source" "$folder/run"
-# A build in the tree itself would have that of the whole suite built again.
-git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$folder/source"
-"$found" -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --upgrade pip
-"$folder/venv/bin/python" -m pip install --quiet "$folder/source[test]"
+wheel=$(bash tools/build_wheel.sh "$found")
+bash tests/packaging/check_wheel.sh "$found" "$wheel" "$folder"
+python=$folder/venv/bin/python
+"$python" -m pip install --quiet --upgrade pip
+"$python" -m pip install --quiet "$wheel[arrow,cli,metrics]" --group "$root/pyproject.toml:test"
 # In a folder without sources: what is imported is what was installed.
+mkdir "$folder/run"
 cd "$folder/run"
 tests() {
-  "$folder/venv/bin/pytest" --config-file="$root/pyproject.toml" --rootdir="$root" "$@"
+  "$python" -m pytest --config-file="$root/pyproject.toml" --rootdir="$root" "$@"
 }
 # Of the C sources nothing depends on the Python.
-tests -n 2 --dist loadfile --ignore="$root/tests/unit/test_cython_annotations.py" \
+PATH=$folder/venv/bin:$folder/path tests -n 2 --dist loadfile --ignore="$root/tests/unit/test_cython_annotations.py" \
   "$root/tests/unit" "$root/tests/conformance"
+"$python" -m pip install --quiet "$wheel[spark]"
 tests "$root/tests/spark/test_batch_write.py::test_rows_land_once_and_keys_go_where_kafkas_partitioner_puts_them"
