@@ -16,14 +16,15 @@ from libc.string cimport memmove, memset
 from eoslog.native.batch_encode cimport record_bytes, records_encode
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.crc32c cimport crc32c
-from eoslog.native.mapped_io cimport ENOMEM, eos_pwrite_all, eos_pwritev_all, iovec
+from eoslog.native.mapped_io cimport (
+    ENOMEM, eos_page_end, eos_page_start, eos_pwrite_all, eos_pwritev_all, iovec,
+)
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, batch_header_fill, batch_header_finish,
 )
 from eoslog.native.segment cimport segment_begin_sync
 
 cdef enum:
-    PAGE_BYTES = 4096
     PIECE_BYTES = 262144             # Stays in a core's own cache.
     # A marker fits, which is stored through the map next: a page that is not in the cache would be
     # read first, with all that the kernel reads ahead.
@@ -57,7 +58,7 @@ cdef int64_t batch_write_columns(
         columns.default_timestamp_ms if columns.timestamps == NULL else columns.timestamps[first])
     cdef int error
     pieces.segment = segment
-    pieces.capacity = PIECE_BYTES + PAGE_BYTES
+    pieces.capacity = PIECE_BYTES
     pieces.buffer = <uint8_t*>malloc(<size_t>pieces.capacity)
     pieces.used = 0
     pieces.position_bytes = segment.used_bytes + BATCH_HEADER_BYTES
@@ -87,8 +88,7 @@ cdef int write_records(
         if next_record == count:
             return 0
         # Whole pages, so that none is written twice.
-        piece_bytes = (pieces.position_bytes + pieces.used) // PAGE_BYTES * PAGE_BYTES
-        piece_bytes -= pieces.position_bytes
+        piece_bytes = eos_page_start(pieces.position_bytes + pieces.used) - pieces.position_bytes
         if piece_bytes > 0:
             error = write_piece(pieces, piece_bytes)
         else:
@@ -99,8 +99,7 @@ cdef int write_records(
 cdef int write_piece(Pieces* pieces, int64_t piece_bytes) noexcept nogil:
     """Write the first bytes of the buffer; 0 or an errno."""
     # The header comes last: its page would go to the disk twice, and the sync wait for that.
-    cdef int64_t behind_header = (
-        pieces.segment.used_bytes + BATCH_HEADER_BYTES + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t behind_header = eos_page_end(pieces.segment.used_bytes + BATCH_HEADER_BYTES)
     cdef int error
     EOS_CHECK(pieces.position_bytes + piece_bytes <= pieces.segment.reserved_bytes,
               "batch: pieces within the reserved")
@@ -117,7 +116,7 @@ cdef int write_piece(Pieces* pieces, int64_t piece_bytes) noexcept nogil:
 
 cdef int grow(Pieces* pieces, int64_t bytes) noexcept nogil:
     """Have room for a record that is larger than a piece; 0 or an errno."""
-    cdef int64_t capacity = pieces.used + bytes + PAGE_BYTES
+    cdef int64_t capacity = pieces.used + bytes
     cdef uint8_t* grown = <uint8_t*>realloc(pieces.buffer, <size_t>capacity)
     if grown == NULL:
         return ENOMEM

@@ -28,8 +28,8 @@ from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
     close_fd, eos_bytes_before_zeros, eos_copy_bytes, eos_dirty_again, eos_end_apart,
-    eos_first_hole, eos_is_link, eos_now_ms, eos_open, eos_pwrite_all, eos_read_apart,
-    eos_read_pages, eos_read_pages_alone, eos_sync_data, eos_sync_directory,
+    eos_first_hole, eos_is_link, eos_now_ms, eos_open, eos_page_end, eos_page_start, eos_pwrite_all,
+    eos_read_apart, eos_read_pages, eos_read_pages_alone, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -59,7 +59,6 @@ cdef extern from "<unistd.h>" nogil:
     int F_OK
 
 cdef enum:
-    PAGE_BYTES = 4096
     # A recovery reads so much at once, or an eighth of what it has read of the file before. Of what
     # is longer the kernel reads ahead: it knows larger pages.
     READ_BYTES_MIN = 65536
@@ -348,12 +347,12 @@ cdef int64_t read_upto(
     foreign segment it is read into memory of this process: another process may cut the file's end.
     """
     cdef int64_t apart_from
-    cdef int64_t step = (upto - read_from) // 8 // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t step = (upto - read_from) // 8
     if wanted <= upto or upto >= hole:
         return upto
     step = min(max(step, <int64_t>READ_BYTES_MIN), <int64_t>READ_BYTES_MAX)
     # Each piece begins with a page, and is written page by page.
-    wanted = (max(wanted, upto + step) + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+    wanted = eos_page_end(max(wanted, upto + step))
     wanted = min(wanted, hole)
     if segment.foreign:
         apart_from = max(upto, segment.apart_upto)
@@ -408,7 +407,7 @@ cdef Status recover_segment(
     cdef bint known
     cdef int64_t relative_offset
     cdef BatchHeader header
-    cdef int64_t read_from = position // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t read_from = eos_page_start(position)
     cdef int64_t dirty_upto = read_from
     cdef int64_t hole = segment.used_bytes if segment.foreign else read_from
     cdef int64_t apart_from = read_from
@@ -450,12 +449,11 @@ cdef Status recover_segment(
                 if segment.foreign and not segment.mended and (
                         position - apart_from >= READ_BYTES_MAX):
                     # Of what is whole nothing is cut. The last batch may have to be mended.
-                    eos_end_apart(
-                        segment.fd, segment.map, apart_from, position // PAGE_BYTES * PAGE_BYTES)
-                    apart_from = position // PAGE_BYTES * PAGE_BYTES
+                    eos_end_apart(segment.fd, segment.map, apart_from, eos_page_start(position))
+                    apart_from = eos_page_start(position)
                 position += header.batch_bytes
                 if known and dirty_upto < position:
-                    read_from = position // PAGE_BYTES * PAGE_BYTES
+                    read_from = eos_page_start(position)
                     dirty_upto = read_from
                 continue
             rose = before_position >= 0 and header.base_offset >= before_offset

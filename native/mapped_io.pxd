@@ -57,6 +57,8 @@ cdef extern from "mapped_io.h" nogil:
         int fd, int64_t start, int64_t bytes, int64_t* found_bytes) noexcept
     int eos_copy_bytes(int from_fd, int64_t start, int64_t bytes, int to_fd) noexcept
     void eos_dirty_again(uint8_t* map, size_t bytes) noexcept
+    int64_t eos_page_start(int64_t position) noexcept
+    int64_t eos_page_end(int64_t position) noexcept
     void eos_populate(uint8_t* map, size_t bytes) noexcept
     void eos_read_pages_alone(uint8_t* map, size_t bytes, bint alone) noexcept
     void eos_read_pages(uint8_t* map, size_t bytes) noexcept

@@ -22,7 +22,8 @@ from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
     EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, WatchedFile, close_fd,
     eos_count_names, eos_file_bytes, eos_identity_of, eos_is_at, eos_is_unchanged, eos_map,
-    eos_map_apart, eos_now_ms, eos_open, eos_own_link, eos_pwrite_all, eos_rename, eos_reserve,
+    eos_map_apart, eos_now_ms, eos_open, eos_own_link, eos_page_start, eos_pwrite_all, eos_rename,
+    eos_reserve,
     eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
@@ -53,7 +54,6 @@ cdef enum:
     FILLS_OF_STEP = 4                # Where fills are small a sync soon writes all the zeros ahead.
     UNFILLED_STEP_BYTES_MAX = 8388608
     BEGUN_BYTES_MIN = 393216         # The disk is asked for no less at a time.
-    PAGE_BYTES = 4096
 
 
 cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil:
@@ -245,7 +245,7 @@ cdef void segment_begin_anew(Segment* segment) noexcept nogil:
     segment.max_timestamp_offset = segment.base_offset
     segment.first_max_timestamp = -1
     segment.bytes_since_index_entry = 0
-    segment.unsynced = True
+    set_mark(&segment.unsynced)
     segment_clear_indexes(segment)
 
 
@@ -360,7 +360,7 @@ cdef void segment_begin_sync(
     """Have the disk begin with what was written between two positions, if it is much. It will be
     synced, and the sync has less to wait for.
     """
-    cdef int64_t upto = end_bytes // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t upto = eos_page_start(end_bytes)
     cdef int64_t begin = max(
         begin_bytes, segment.begun_bytes, load_acquire_64(&segment.journaled_bytes))
     if upto - begin >= BEGUN_BYTES_MIN:

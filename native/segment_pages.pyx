@@ -11,11 +11,10 @@ mapped writable before it looks. One that only reads does not: it would make cle
 
 Only hints are given here: whatever becomes of them, the bytes and their safety are the same.
 """
-from eoslog.native.mapped_io cimport eos_populate
+from eoslog.native.mapped_io cimport eos_page_start, eos_populate
 
 cdef enum:
     OTHERS_BYTES_MAX = 8 << 20       # Who wrote none of so many bytes counts as a reader.
-    PAGE_BYTES = 4096
     NEVER = -1
 
 
@@ -41,14 +40,12 @@ cdef void segment_pages_follow(
     Segment* segment, int64_t upper_bytes, const SegmentOptions* options
 ) noexcept nogil:
     """Before headers up to a position are looked at, which others have stored."""
-    cdef int64_t first = segment.touched_bytes // PAGE_BYTES * PAGE_BYTES
-    cdef int64_t end
+    cdef int64_t first, end
     if upper_bytes <= segment.touched_bytes or segment.own_bytes == NEVER or not segment.active or (
             segment.linked or upper_bytes - segment.own_bytes > OTHERS_BYTES_MAX):
         return
     end = folio_end(segment, upper_bytes, options)
-    if first < end - options.fill_bytes:
-        first = (end - options.fill_bytes) // PAGE_BYTES * PAGE_BYTES
+    first = eos_page_start(max(segment.touched_bytes, end - options.fill_bytes))
     if end > first:
         eos_populate(segment.map + first, <size_t>(end - first))
     segment.touched_bytes = end

@@ -53,6 +53,19 @@ def _heads(descriptor: int) -> list[bytes]:
     return [first, os.pread(descriptor, _HEAD.size, page_bytes)]
 
 
+def bytes_of_heads(path: Path) -> int:
+    """Return the bytes of an LMDB file's two heads, a page each; 0 if the first one is none.
+
+    The kernel's pages where the file was made may be larger or smaller than those here.
+    """
+    with FileDescriptor(path, os.O_RDONLY) as data:
+        first = os.pread(data, _HEAD.size, 0)
+    if len(first) < _HEAD.size:
+        return _HEAD.size
+    fields = _HEAD.unpack(first)
+    return 2 * int(fields[4]) if fields[0] == _MAGIC else 0
+
+
 def newest_transaction(heads: list[bytes]) -> int:
     """Return the number of the newest transaction that the heads of an LMDB file name."""
     whole = (_HEAD.unpack(head) for head in heads if len(head) == _HEAD.size)

@@ -16,7 +16,6 @@ Invariants:
 """
 
 import errno
-import mmap
 import os
 import struct
 import threading
@@ -42,6 +41,7 @@ from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import UpgradableLock
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories, make_file, remove_directory
+from eoslog.session.lmdb_copy import bytes_of_heads
 from eoslog.storage.tables import DATABASES, CorruptRowError, Tables
 
 MAP_BYTES_INITIAL = 16 << 20
@@ -54,7 +54,6 @@ DATA_FILE_NAME = "data.mdb"
 LOCK_FILE_NAME = "lock.mdb"
 # With less than that left on the device, what LMDB could not write was for want of space.
 _LEFT_BYTES_MIN = 64 << 10
-_META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
 # What the operating system may refuse. LMDB knows no errors of its own for these: it hands on the
 # system's words.
 _REFUSALS = (
@@ -305,7 +304,8 @@ class LmdbEnvironment:
                 file_bytes = existing.stat().st_size if existing.exists() else 0
                 if existing.exists() and not existing.is_file():
                     raise CorruptRowError("it is not a regular file")
-            if check_size and 0 < file_bytes < _META_BYTES:
+                heads_bytes = bytes_of_heads(existing) if check_size and file_bytes else 0
+            if file_bytes < heads_bytes:
                 raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
             if not file_bytes:
                 # LMDB syncs what it writes, and no name.

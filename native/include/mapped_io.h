@@ -261,6 +261,11 @@ static inline int eos_copy_bytes(int from_fd, int64_t from, int64_t bytes, int t
     return 0;
 }
 
+/* The bounds of the kernel's pages around a position of a file: of 4 KiB on x86-64; of 4, 16 or 64 KiB on ARM. */
+static inline int64_t eos_page_start(int64_t position) { return position & -(int64_t)sysconf(_SC_PAGESIZE); }
+
+static inline int64_t eos_page_end(int64_t position) { return eos_page_start(position + (int64_t)sysconf(_SC_PAGESIZE) - 1); }
+
 /* A hint: have these pages of a shared map present and writable, by one call and not by a fault for each. Linux 5.14; older
    kernels refuse it, and nothing is lost. */
 #ifndef MADV_POPULATE_WRITE
@@ -281,8 +286,9 @@ static inline int64_t eos_first_hole(int fd, int64_t from, int64_t upto) {
    could be read, and would be gone with the power all the same. Each page's first touch is a store, here: after a look it would
    be mapped a second time to be written to. */
 static inline void eos_dirty_again(uint8_t *map, size_t bytes) {
+    const size_t last_byte_of_page = (size_t)sysconf(_SC_PAGESIZE) - 1;
     size_t at;
-    for (at = 0; at < bytes; at = (at | 4095) + 1)
+    for (at = 0; at < bytes; at = (at | last_byte_of_page) + 1)
         __atomic_fetch_or(map + at, 0, __ATOMIC_RELAXED);
 }
 

@@ -66,3 +66,20 @@ def checked_sum(copy: Path) -> int:
     assert all(value == value[:12] * 40 for value in rows.values())
     assert sum(int(value[:12]) for value in rows.values()) == noted
     return noted
+
+
+def test_heads_have_the_pages_of_the_file_not_of_the_kernel(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), map_size=1 << 20) as environment:
+        page_bytes = environment.stat()["psize"]
+    data = tmp_path / "data.mdb"
+    assert lmdb_copy.bytes_of_heads(data) == 2 * page_bytes
+    with data.open("r+b") as file:
+        file.seek(16 + 24)
+        assert int.from_bytes(file.read(4), "little") == page_bytes
+        file.seek(16 + 24)
+        file.write((1 << 16).to_bytes(4, "little"))  # As a kernel with larger pages makes it.
+    assert lmdb_copy.bytes_of_heads(data) == 2 << 16
+    data.write_bytes(b"no head" * 100)
+    assert lmdb_copy.bytes_of_heads(data) == 0
+    data.write_bytes(b"too short")
+    assert lmdb_copy.bytes_of_heads(data) > len(b"too short")
