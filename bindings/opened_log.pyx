@@ -27,7 +27,7 @@ from eoslog.bindings.status cimport raise_status
 cimport cython
 from posix.unistd cimport getpid
 
-from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.atomics cimport before_files, load_acquire_64, store_release_64
 from eoslog.bindings.counter_page cimport CounterPage
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.commit_journal cimport CommitJournal as NativeJournal, journal_leave
@@ -770,7 +770,7 @@ cdef class OpenedLog:
     def own_end(self, Py_ssize_t offset):
         self._view()
         if offset > self._log.own_end:
-            self._log.own_end = offset
+            store_release_64(&self._log.own_end, offset)
         log_view_end(&self._log)
 
     def want_wakeup(self):
@@ -796,6 +796,7 @@ cdef class OpenedLog:
         """The topic is gone: every call, in every process, raises LogClosedError from now on."""
         self._check_writable()
         control_set_flag(&self._log.page.deleted, 1)
+        before_files()
 
     @property
     def sync_count(self):

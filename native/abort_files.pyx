@@ -15,6 +15,7 @@ from eoslog.native.abort_index cimport (
     ABORT_ENTRY_BYTES, AbortedTransaction, abort_entry_load, abort_entry_store, abort_index_append,
     abort_index_lower, abort_index_truncate,
 )
+from eoslog.native.atomics cimport set_mark
 from eoslog.native.control_page cimport control_load
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.io_fault cimport io_fault
@@ -111,7 +112,7 @@ cdef Status store_of_segment(
         if error == 0:
             error = eos_pwrite_all(fd, encoded, <size_t>encoded_bytes, position)
         close_fd(fd)
-        log.directory_unsynced = True
+        set_mark(&log.directory_unsynced)
     free(encoded)
     if error != 0:
         return io_fault(out, error, "an abort index could not be written")

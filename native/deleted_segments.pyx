@@ -10,6 +10,7 @@ and its removal is synced before the next file goes, so the log never has a hole
 reader has mapped is not used again.
 """
 from eoslog.native.abort_index cimport abort_index_drop_below
+from eoslog.native.atomics cimport before_files, set_mark
 from eoslog.native.log_lock cimport log_lock, log_unlock, log_view, log_view_end
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
@@ -118,8 +119,9 @@ cdef bint delete_oldest(
     if segment == NULL:
         return False
     log_publish(log, log_end(log))
+    before_files()
     swept_below[0] = log.segments[0].base_offset if remove_files(log, segment, held) else -1
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     return True
 
 

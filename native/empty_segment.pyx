@@ -10,12 +10,14 @@ callers hold the log's lock or, to follow, its view_lock.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
+from eoslog.native.atomics cimport set_mark
 from eoslog.native.control_page cimport control_load, control_raise
 from eoslog.native.mapped_io cimport (
     ENOENT, close_fd, eos_file_length, eos_is_at, eos_open, eos_rename,
 )
 from eoslog.native.partition_log cimport (
-    log_active, log_add_segment, log_load_writable, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_add_segment, log_load_writable, log_look, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport (
     SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_path, segment_unload,
@@ -59,7 +61,7 @@ cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil:
     """Have the file under the active segment's name in its place, nothing of it taken in yet."""
     cdef Segment* former = log_active(log)
     cdef Segment* segment
-    cdef int64_t first_base_offset = control_load(&log.page.first_base_offset)
+    cdef int64_t first_base_offset
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
     status = log_add_segment(log, former.base_offset, 0)
@@ -78,9 +80,13 @@ cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil:
                 segment_unload(former)
                 free(former)
     pthread_mutex_unlock(&log.segments_lock)
-    log.directory_unsynced = True
-    if status == STATUS_IO and out.os_errno == ENOENT and (
-            log_active(log).base_offset < first_base_offset):
+    set_mark(&log.directory_unsynced)
+    if status != STATUS_IO or out.os_errno != ENOENT:
+        return status
+    # Looked at now: a file goes after the page says so.
+    log_look(log, NULL)
+    first_base_offset = control_load(&log.page.first_base_offset)
+    if log_active(log).base_offset < first_base_offset:
         return fault(
             out, STATUS_FELL_BEHIND,
             "segments were deleted before this process had looked at them; call again",

@@ -303,7 +303,7 @@ cdef Status take_name(
         # The name is taken, and nothing was published: the next holder of the lock repairs that.
         control_write_begin(log.page)
         return status
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     adopted[0] = True
     return STATUS_OK
 

@@ -9,6 +9,7 @@ that a reader still holds are unloaded when it releases them.
 """
 from libc.stdint cimport int32_t
 
+from eoslog.native.atomics cimport set_mark
 from eoslog.native.control_page cimport (
     control_is_as_opened, control_set_flag, control_sync_end, control_sync_holder,
     control_sync_take,
@@ -87,11 +88,11 @@ cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
     status = log_use_file(log, active, out)
     if status == STATUS_OK:
         status = segment_seal(active, log.directory, out)
-    active.unsynced = True
+    set_mark(&active.unsynced)
     if status == STATUS_OK and log.producers.evicted_count == 0:
         # That of a roll is not synced.
         if log_end(log) > 0 and (
                 log.snapshot_offset != log_end(log) or active.base_offset == log_end(log)):
             status = snapshot_write(log.directory, log_end(log), &log.producers, True, out)
-            log.directory_unsynced = True
+            set_mark(&log.directory_unsynced)
     return status

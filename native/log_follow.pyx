@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from eoslog.native.atomics cimport store_release_64
+from eoslog.native.atomics cimport set_mark, store_release_64
 from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
     control_unlock, control_view, control_write_begin,
@@ -132,8 +132,8 @@ cdef Status follow_to_next(
     ended.time_index.stored_count = ended.time_index.count
     ended.reserved_bytes = ended.used_bytes
     ended.active = False
-    ended.unsynced = True
-    ended.indexes_unsynced = True
+    set_mark(&ended.unsynced)
+    set_mark(&ended.indexes_unsynced)
     if end[0] > view.active_base_offset:
         return fault(out, STATUS_CORRUPT, "the active segment lies below the end of the log",
                      view.active_base_offset, end[0])
@@ -177,7 +177,7 @@ cdef Status log_take_up_segment(PartitionLog* log, int64_t base_offset, Fault* o
         else:
             segment_begin_anew(segment)
     pthread_mutex_unlock(&log.segments_lock)
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     return status
 
 
@@ -201,7 +201,7 @@ cdef Status take_in(
         segment_note_batch(segment, &header, position, &log.options.segment)
         end[0] = batch_end_offset(&header)
         position += header.batch_bytes
-        segment.unsynced = True
+        set_mark(&segment.unsynced)
         store_release_64(&segment.used_bytes, position)
         # By batches, so that what was taken in is known even if a later one cannot be.
         store_release_64(&log.known_end, end[0])
@@ -294,10 +294,10 @@ cdef Status end_repair(
     if active.base_offset != end:
         segment_path(log.directory, end, b".log", path)
         if unlink(path) == 0:
-            log.directory_unsynced = True
+            set_mark(&log.directory_unsynced)
     # Before anybody deletes the next segment: what is left of an older one would be a gap then.
     if eos_remove_below(log.directory, log.segments[0].base_offset) != 0:
-        log.directory_unsynced = True
+        set_mark(&log.directory_unsynced)
     log_publish(log, end)
     return STATUS_OK
 
@@ -435,6 +435,6 @@ cdef Status attach_segments(
         log.segments[index].unsynced = (
             log.segments[index + 1].base_offset > control_load(&log.page.recovery_point))
         log.segments[index].indexes_unsynced = log.segments[index + 1].base_offset > checkpoint
-    active.unsynced = True
-    log.directory_unsynced = True
+    set_mark(&active.unsynced)
+    set_mark(&log.directory_unsynced)
     return status

@@ -16,6 +16,7 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport free
 
 from eoslog.native.abort_index cimport abort_index_truncate
+from eoslog.native.atomics cimport set_mark
 from eoslog.native.byte_order cimport store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
@@ -188,7 +189,7 @@ cdef Status open_active(
     if status != STATUS_OK:
         return status
     # The files of its indexes may tell of batches that are gone.
-    active.indexes_unsynced = True
+    set_mark(&active.indexes_unsynced)
     return segment_store_indexes(active, log.directory, False, out)
 
 
@@ -258,7 +259,7 @@ cdef Status recover(
     cdef bint last
     cdef Status status
     # The process that died may have been about to sync the name of a segment.
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     for index in range(log.segment_count):
         last = index == log.segment_count - 1
         segment = log.segments[index]
@@ -297,7 +298,7 @@ cdef Status recover(
             if segment.map != NULL:
                 eos_read_pages_alone(segment.map, <size_t>segment.map_bytes, False)
             # The files of its indexes may tell of batches that are gone, or may not be synced.
-            segment.indexes_unsynced = True
+            set_mark(&segment.indexes_unsynced)
             return segment_store_indexes(segment, log.directory, False, out)
         # Sealed again, with the last time entry, and synced here: no process holds its file open
         # for the next flush.
@@ -576,7 +577,7 @@ cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) n
         segment_unload(segment)
         free(segment)
         log.segment_count -= 1
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     return STATUS_OK
 
 
@@ -655,7 +656,7 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         free(active)
         log.segment_count -= 1
     pthread_mutex_unlock(&log.segments_lock)
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     if log.segment_count == 0:
         control_store(&log.page.log_start_offset, offset)
         status = log_start_segment(log, offset, out)
@@ -706,7 +707,7 @@ cdef Status rebuild_below(
     if status != STATUS_OK:
         return status
     active.first_max_timestamp = -1
-    active.unsynced = True
+    set_mark(&active.unsynced)
     status = segment_rebuild_indexes(active, &log.options.segment, out)
     if status == STATUS_OK:
         status = segment_store_indexes(active, log.directory, False, out)

@@ -8,7 +8,9 @@ failed. Appends go on during a sync.
 """
 from libc.stdint cimport int32_t, uint32_t
 
-from eoslog.native.atomics cimport load_acquire_64, store_release_64, take_mark
+from eoslog.native.atomics cimport (
+    after_files, load_acquire_64, set_mark, store_release_64, take_mark,
+)
 from eoslog.native.control_page cimport (
     control_durable, control_flag, control_load, control_now_ns, control_raise, control_sync_end,
     control_sync_holder, control_sync_round, control_sync_take, control_sync_wait,
@@ -146,14 +148,14 @@ cdef bint begin_in_kernel(
         log_unlock(log)
         begun.segment = only_unsynced(log, begun.end_offset, bytes_min)
         if begun.segment != NULL:
-            begun.used_bytes = begun.segment.used_bytes
+            begun.used_bytes = load_acquire_64(&begun.segment.used_bytes)
             begun.begun_ns = control_now_ns()
             if eos_sync_queue_begin(queue, begun.segment.fd) == 0:
                 log.sync_count += 1
                 begun.queue = queue
                 begun.log = log
                 return True
-            begun.segment.unsynced = True
+            set_mark(&begun.segment.unsynced)
             log_release(log, begun.segment)
     pthread_mutex_unlock(&log.flush_lock)
     control_sync_end(log.page)
@@ -263,7 +265,7 @@ cdef Status store_active_indexes(PartitionLog* log, Fault* out) noexcept nogil:
             active.time_index.count <= active.time_index.stored_count):
         return STATUS_OK
     status = segment_store_indexes(active, log.directory, False, out)
-    active.indexes_unsynced = True
+    set_mark(&active.indexes_unsynced)
     if status != STATUS_OK and not is_for_want(status, out):
         log_fail(log, out.os_errno)
     return status
@@ -293,8 +295,7 @@ cdef int log_sync_segments(
         after_offset = segment.base_offset
         if log_unsynced:
             error = sync_log_file(log, segment)
-        if error == 0 and with_indexes and segment.indexes_unsynced:
-            segment.indexes_unsynced = False
+        if error == 0 and with_indexes and take_mark(&segment.indexes_unsynced):
             error = sync_indexes(log, segment.base_offset)
         log_release(log, segment)
     if error == 0 and take_mark(&log.directory_unsynced):
@@ -378,7 +379,7 @@ cdef Segment* next_unsynced(
 cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
     """Sync a segment's content; result_of_sync has the errors."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int64_t used_bytes = segment.used_bytes
+    cdef int64_t used_bytes = load_acquire_64(&segment.used_bytes)
     cdef int64_t begun_ns = control_now_ns()
     cdef int error
     if segment.fd >= 0:
@@ -409,6 +410,7 @@ cdef int result_of_sync(
         error = eos_still_named(path, segment.device, segment.inode, used_bytes)
     if error == ENOENT or error == ENODATA:
         # Asked last: what is deleted on purpose is on the page before files go.
+        after_files()
         if segment.base_offset < control_load(&log.page.first_base_offset) or (
                 control_flag(&log.page.deleted)):
             error = 0
@@ -431,6 +433,7 @@ cdef int log_sync_directory(PartitionLog* log) noexcept nogil:
     """Sync the names in the log's directory; 0, or an errno after which the log is to fail."""
     cdef int error = 0 if log.options.segment.overlay else sync_named(log, log.directory, True)
     # Asked last, as of a file.
+    after_files()
     if error == ENOENT and control_flag(&log.page.deleted):
         error = 0
     return error

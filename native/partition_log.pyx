@@ -29,7 +29,9 @@ from libc.string cimport memmove
 from eoslog.native.abort_index cimport (
     abort_index_drop_below, abort_index_free, abort_index_init,
 )
-from eoslog.native.atomics cimport add_64, load_acquire_64, store_release_64
+from eoslog.native.atomics cimport (
+    add_64, after_files, load_acquire_64, set_mark, store_release_64,
+)
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     control_flag, control_follow, control_load, control_raise, control_store, control_store_32,
@@ -216,7 +218,7 @@ cdef Status reopen_active(PartitionLog* log, Segment* segment, Fault* out) noexc
     status = segment_reopen_file(segment, log.directory, &log.options.segment, out)
     if status == STATUS_OK and segment.inode != inode:
         # Who put it there may have died before it synced the name.
-        log.directory_unsynced = True
+        set_mark(&log.directory_unsynced)
     if status != STATUS_IO or out.os_errno != ENOENT:
         return status
     # Looked at now: a file goes after the page says so.
@@ -283,9 +285,10 @@ cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
 cdef bint log_look(PartitionLog* log, ControlView* view) noexcept nogil:
     """Of a log that is only read here, have in `page`, and in a view, what the page of those who
     write says. False if that is of another session, or being laid out for one. Of any other log it
-    is the page itself.
+    is the page itself. What the caller found of files before stands on the page by now.
     """
     cdef bint followed = True
+    after_files()
     if log.followed == NULL:
         return True
     pthread_mutex_lock(&log.follow_lock)
@@ -384,7 +387,7 @@ cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out
         if status != STATUS_OK:
             log.segment_count -= 1
             free(segment)
-    log.directory_unsynced = True
+    set_mark(&log.directory_unsynced)
     pthread_mutex_unlock(&log.segments_lock)
     return status
 

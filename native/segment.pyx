@@ -23,8 +23,7 @@ from eoslog.native.mapped_io cimport (
     EFBIG, ENODATA, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, WatchedFile, close_fd,
     eos_count_names, eos_file_bytes, eos_identity_of, eos_is_at, eos_is_unchanged, eos_map,
     eos_map_apart, eos_now_ms, eos_open, eos_own_link, eos_page_start, eos_pwrite_all, eos_rename,
-    eos_reserve,
-    eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
+    eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
@@ -395,7 +394,9 @@ cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogi
     """True if an offset index entry points at the batch it names."""
     cdef int64_t position = offset_index_position(&segment.offset_index, entry)
     cdef const uint8_t* batch = segment.map + position
-    if position + BATCH_HEADER_BYTES > segment.used_bytes or batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
+    # A reader may find an entry whose batch is not published: its bytes count from there on.
+    if position + BATCH_HEADER_BYTES > load_acquire_64(&segment.used_bytes) or (
+            batch[BATCH_MAGIC] != BATCH_MAGIC_V2):
         return False
     return load_be64(batch + BATCH_BASE_OFFSET) + load_be32(batch + BATCH_LAST_OFFSET_DELTA) == (
         segment.base_offset + offset_index_offset(&segment.offset_index, entry))
@@ -626,7 +627,7 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
         return io_fault(out, error, "a segment file could not be cut to its batches")
     segment.reserved_bytes = segment.used_bytes
     segment.active = False
-    segment.indexes_unsynced = True
+    set_mark(&segment.indexes_unsynced)
     # Its new length, though every batch may be synced.
     set_mark(&segment.unsynced)
     return STATUS_OK

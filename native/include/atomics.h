@@ -1,4 +1,5 @@
-/* Acquire loads and release stores of counts that readers follow without a lock, and of marks that say what is to be done. */
+/* Acquire loads and release stores of counts that readers follow without a lock, and of marks that say what is to be done. Why each
+   order is enough: docs/decisions/0017-memory-order.md. */
 #ifndef EOSLOG_ATOMICS_H
 #define EOSLOG_ATOMICS_H
 
@@ -9,6 +10,12 @@ static inline int32_t load_acquire_32(const int32_t *at) { return __atomic_load_
 static inline void store_release_32(int32_t *at, int32_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
+
+/* Between what shared memory says and the change of files that it announces; and between a look at files and one at what
+   announces their change. So who finds a file changed finds it announced, whatever the kernel's own locks order. */
+static inline void before_files(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+
+static inline void after_files(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 
 /* Clear a mark; whether it was set. What its setter stored before is seen from here on. */
 static inline int take_mark(int *mark) { return __atomic_exchange_n(mark, 0, __ATOMIC_ACQ_REL); }

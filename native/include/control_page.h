@@ -117,8 +117,12 @@ static inline int control_init(ControlPage *page, const uint8_t *session) {
 }
 
 static inline int control_is_ready(const ControlPage *page, const uint8_t *session) {
-    return __atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) == CONTROL_PAGE_MAGIC &&
-           memcmp(page->session, session, sizeof page->session) == 0 && __atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 0;
+    if (__atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) != CONTROL_PAGE_MAGIC ||
+        memcmp(page->session, session, sizeof page->session) != 0)
+        return 0;
+    /* After the session: a page that is laid out for it is not ready first of all, and ready last. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 0;
 }
 
 static inline int64_t control_now_ns(void) {
