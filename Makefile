@@ -21,7 +21,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth bench-durable wheel sdist clean check-tools
+.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth bench-durable wheel wheels wheel-cp314 wheel-aarch64 sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -141,6 +141,24 @@ bench: venv
 # Into dist/, without the environment of the tests: from the sdist, once, then used as installed.
 wheel: check-tools
 	wheel=$$(bash tools/build_wheel.sh "$(PYTHON)") && bash tests/packaging/check_wheel.sh "$(PYTHON)" "$$wheel"
+
+# One for each Python from 3.11 on that is here.
+wheels: check-tools
+	bash tools/build_wheels.sh
+
+# Of Python 3.14, with the headers of Debian sid, and used there. As root; not in CI. DEBIAN: where such systems are kept.
+DEBIAN ?= build/debian
+wheel-cp314: check-tools
+	bash tools/debian_root.sh sid amd64 $(DEBIAN)/sid
+	bash tools/build_cross_wheel.sh "$(PYTHON)" 3.14 x86_64 $(DEBIAN)/sid/usr/include
+	bash tools/use_in_root.sh "$(PYTHON)" dist/eoslog-*-cp314-*_x86_64.whl 3.14 $(DEBIAN)/sid
+
+# Of Python 3.11 for ARM, by gcc-aarch64-linux-gnu, and tested there under QEMU. As root; not in CI.
+wheel-aarch64: check-tools
+	bash tools/debian_root.sh bookworm arm64 $(DEBIAN)/arm64
+	bash tools/build_cross_wheel.sh "$(PYTHON)" 3.11 aarch64 $(DEBIAN)/arm64/usr/include
+	bash tools/use_in_root.sh "$(PYTHON)" dist/eoslog-*-cp311-*_aarch64.whl 3.11 $(DEBIAN)/arm64 \
+	  tests/unit/bindings tests/conformance tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py
 
 sdist: check-tools
 	bash tools/build_sdist.sh "$(PYTHON)"

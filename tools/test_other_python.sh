@@ -8,7 +8,7 @@ own=$("$1" -c "$here")
 cd "$(dirname "$0")/.."
 root=$PWD
 found=
-for version in 3.13 3.12 3.11; do
+for version in 3.14 3.13 3.12 3.11; do
   [ "$version" = "$own" ] && continue
   # pyenv has a command for each version, and most of them only say that another one is chosen.
   for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
@@ -19,7 +19,7 @@ for version in 3.13 3.12 3.11; do
   done
 done
 if [ -z "$found" ]; then
-  echo "no other Python from 3.11 to 3.13 is here: nothing was tested" >&2
+  echo "no other Python from 3.11 to 3.14 is here: nothing was tested" >&2
   exit 0
 fi
 folder=$root/build/python$version

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.crew import Member
+from harness.system_abilities import needs_populated_maps
 
 from eoslog import TopicPartition
 
@@ -51,6 +52,7 @@ def dirty_bytes(store_path: Path) -> int:
     return 1024 * sum(int(one) for one in re.findall(r"_Dirty: +(\d+) kB", found[1]))
 
 
+@needs_populated_maps
 def test_a_writer_stores_without_a_fault_for_each_page(open_store, store_path):
     """Between the looks at what another process wrote to the same stretch of the file.
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from harness.crew import started
+from harness.system_abilities import needs_call_filters
 
 import eoslog
 from eoslog import TopicPartition
@@ -257,6 +258,7 @@ with eoslog.open(sys.argv[1]) as store:
 """
 
 
+@needs_call_filters
 def test_a_kernel_that_cannot_sleep_on_several_words(tmp_path):
     with eoslog.open(tmp_path / "store", create=True) as store:
         store.create_topic("t")
