@@ -9,6 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 LIBRARY_SOURCES := $(wildcard native/*.pyx native/*.pxd native/include/*.h bindings/*.pyx bindings/*.pxd)
 INSTALLED := $(VENV)/.installed
+INSTALLED_FOR_DEMO := $(VENV)/.installed-for-demo
 BUILT := $(VENV)/.built
 PYTHON_FOLDERS := eoslog spark tests benches tools setup.py
 
@@ -34,13 +35,27 @@ check-tools:
 	@command -v "$(CC)" > /dev/null \
 	  || { echo "error: eoslog needs a C compiler to build, and no '$(CC)' was found" >&2; exit 1; }
 
-# The environment: made anew only when what it must hold has changed.
-$(INSTALLED): pyproject.toml setup.py | check-tools
+# Make the environment, with eoslog as it is in the tree. $(1): extras of eoslog; $(2): groups of tools, as pip takes them. The
+# packages, most of them Spark's, come while the modules compile; of their modules only those are compiled that are used.
+define environment
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python tools/build_requirements.py | xargs -d '\n' $(BIN)/python -m pip install --quiet
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[demo,metrics]' --group test --group lint --group bench
+	$(BIN)/python tools/requirements.py build > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet -r $(VENV)/requirements.txt
+	$(BIN)/python tools/requirements.py $(1) > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile -r $(VENV)/requirements.txt $(2) & packages=$$!; \
+	  $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .; built=$$?; \
+	  wait $$packages && exit $$built
 	touch $@
+endef
+
+# Made anew only when what it must hold has changed.
+$(INSTALLED): pyproject.toml setup.py | check-tools
+	$(call environment,demo metrics,--group test --group lint --group bench)
+
+# What the demo uses, and no more.
+$(INSTALLED_FOR_DEMO): pyproject.toml setup.py $(LIBRARY_SOURCES) | check-tools
+	$(call environment,demo)
 
 # The extensions: setup.py rebuilds those whose sources have changed.
 $(BUILT): $(INSTALLED) $(LIBRARY_SOURCES)
@@ -123,7 +138,8 @@ lint: venv
 	MYPYPATH=build/typing $(BIN)/python -m mypy.stubtest --concise --ignore-missing-stub --mypy-config-file pyproject.toml \
 	  $(patsubst bindings/%.pyx,eoslog.bindings.%,$(wildcard bindings/*.pyx))
 
-demo: venv
+# In the whole environment, if it is there.
+demo: $(if $(wildcard $(INSTALLED)),$(BUILT),$(INSTALLED_FOR_DEMO))
 	$(BIN)/eoslog demo
 
 # Costs that must not grow with what a store holds, as a table.
@@ -164,5 +180,5 @@ sdist: check-tools
 	bash tools/build_sdist.sh "$(PYTHON)"
 
 clean:
-	rm -rf build dist *.egg-info $(BUILT) $(INSTALLED)
+	rm -rf build dist *.egg-info $(BUILT) $(INSTALLED) $(INSTALLED_FOR_DEMO)
 	rm -f native/*.so bindings/*.so

@@ -11,7 +11,7 @@ if [ ! -e "$folder/venv$version/.installed" ] || [ pyproject.toml -nt "$folder/v
   rm -rf "$folder/venv$version"
   "$1" -m venv "$folder/venv$version"
   "$python" -m pip install --quiet --upgrade pip
-  mapfile -t required < <("$python" tools/build_requirements.py)
+  mapfile -t required < <("$python" tools/requirements.py build)
   "$python" -m pip install --quiet "${required[@]}" --group wheel
   touch "$folder/venv$version/.installed"
 fi
