@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test the wheel of the newest Python that is here besides the one of the whole suite: used as installed, unit tests and
-# conformance where no compiler and no Spark is, then one Spark job. Its environment is a folder of its own below build/.
+# Test the wheel of the newest Python that is here besides the one of the whole suite: used as installed, the bindings and
+# conformance where no compiler and no Spark is, then with Spark the other unit tests and one job. Its environment is a folder of its own below build/.
 # usage: test_other_python.sh PYTHON; PYTHON is the one of the whole suite.
 set -euo pipefail
 here="import sys; print('%d.%d' % sys.version_info[:2])"
@@ -35,8 +35,8 @@ cd "$folder/run"
 tests() {
   "$python" -m pytest --config-file="$root/pyproject.toml" --rootdir="$root" "$@"
 }
-# Of the C sources nothing depends on the Python.
-PATH=$folder/venv/bin:$folder/path tests -n 2 --dist loadfile --ignore="$root/tests/unit/test_cython_annotations.py" \
-  "$root/tests/unit" "$root/tests/conformance"
+PATH=$folder/venv/bin:$folder/path tests -n 2 --dist loadfile "$root/tests/unit/bindings" "$root/tests/conformance"
 "$python" -m pip install --quiet "$wheel[spark]"
+# Of the C sources nothing depends on the Python.
+tests -n 2 --dist loadfile --ignore="$root/tests/unit/test_cython_annotations.py" --ignore="$root/tests/unit/bindings" "$root/tests/unit"
 tests "$root/tests/spark/test_batch_write.py::test_rows_land_once_and_keys_go_where_kafkas_partitioner_puts_them"
