@@ -28,7 +28,7 @@ class Follower:
         self.session = shared.session  # In which the store was taken up last.
         self.reattached = 0
         self.log = shared.follow()
-        self.log.set_callbacks(self.no_row, self.reattach, lambda: self.session)
+        self.log.set_callbacks(self.no_row, self.reattach, lambda session: session == self.session)
         self.restore()
 
     def no_row(self, producer_id):
