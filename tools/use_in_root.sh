@@ -26,9 +26,7 @@ git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t 
 mounted=()
 trap 'umount "${mounted[@]}"' EXIT
 mount -t proc proc "$root/proc" && mounted+=("$root/proc")
-for folder in dev/shm tmp; do
-  mount -t tmpfs tmpfs "$root/$folder" && mounted+=("$root/$folder")
-done
+mount -t tmpfs tmpfs "$root/dev/shm" && mounted+=("$root/dev/shm")
 inside() {
   chroot "$root" env HOME=/root PYTHONPATH=/opt/packages sh -c 'cd /opt/run && exec "$@"' sh python3 "$@"
 }

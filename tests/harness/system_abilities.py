@@ -20,8 +20,6 @@ _MADV_POPULATE_WRITE = 23
 # System calls by their numbers on x86-64, and on ARM.
 _CALLS = {
     "get_robust_list": (274, 100),
-    "io_setup": (206, 0),
-    "futex_waitv": (449, 449),
 }
 _TOUCHED_PAGES = 64
 
@@ -59,7 +57,5 @@ def _needs(ability: bool, name: str) -> pytest.MarkDecorator:
 
 
 needs_robust_mutexes = _needs(_has_call("get_robust_list"), "robust mutexes")
-needs_asynchronous_syncs = _needs(_has_call("io_setup"), "asynchronous I/O (io_setup)")
-needs_sleep_on_several_words = _needs(_has_call("futex_waitv"), "futex_waitv")
 needs_call_filters = _needs(_filters_calls(), "filters of system calls (seccomp)")
 needs_populated_maps = _needs(_populates_maps(), "maps that are populated (MADV_POPULATE_WRITE)")

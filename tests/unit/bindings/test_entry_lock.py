@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.fork import Fork
+from harness.system_abilities import needs_robust_mutexes
 from partition_files import CONFIG, PARTITION, TOPIC, PartitionFiles
 
 from eoslog.bindings import shared_page
@@ -166,6 +167,7 @@ def test_work_is_done_if_it_is_free(lock):
         pass
 
 
+@needs_robust_mutexes
 def test_another_process_that_hangs_is_named(page, monkeypatch):
     monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.2)
     lock = EntryLock(page, ID)
