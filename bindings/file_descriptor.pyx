@@ -14,6 +14,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno as last_error
 
+from eoslog.native.mapped_io cimport eos_is_in_memory
 from eoslog.native.new_file cimport (
     EOS_ACCESS_CHANGED, EOS_ACCESS_DIRECTORY, eos_make_directory, eos_open_owned, eos_set_access,
 )
@@ -127,11 +128,22 @@ def set_access(
     return bool(outcome & EOS_ACCESS_CHANGED), bool(outcome & EOS_ACCESS_DIRECTORY)
 
 
+def is_in_memory(int fd):
+    """True if an open file is on tmpfs or ramfs, where a sync makes nothing durable."""
+    return bool(eos_is_in_memory(fd))
+
+
+def sync_descriptor(int fd):
+    """Sync an open file or directory, unless it is in memory. Raises OSError."""
+    if not is_in_memory(fd):
+        os.fsync(fd)
+
+
 def sync_path(path not None, int flags):
     """Sync the file, or the directory, at a path; `flags` as of os.open. Raises OSError."""
     cdef FileDescriptor file = FileDescriptor(path, flags)
     try:
-        os.fsync(file._fd)
+        sync_descriptor(file._fd)
     finally:
         file._close()
 

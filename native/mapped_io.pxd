@@ -21,6 +21,7 @@ cdef extern from "mapped_io.h" nogil:
     int eos_truncate(int fd, int64_t bytes) noexcept
     int eos_reserve(
         int fd, int64_t reserve_from, int64_t upto, int64_t fill_bytes) noexcept
+    bint eos_is_in_memory(int fd) noexcept
     int eos_sync_data(int fd) noexcept
     int eos_sync_file(int fd) noexcept
     int eos_sync_directory(const char* path) noexcept

@@ -101,6 +101,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         pyfuncitem.obj = work
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _memory_is_a_disk() -> Iterator[None]:
+    """Take a file system in memory for a disk, in this process: tests count its syncs, and have
+    them fail. What is preloaded for that does the same (`real_call.h`).
+    """
+    from eoslog.bindings import file_descriptor
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(file_descriptor, "is_in_memory", lambda _: False)
+        yield
+
+
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A directory on the disk. `tmp_path` may be in memory."""

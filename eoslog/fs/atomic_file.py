@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_path
+from eoslog.bindings.file_descriptor import (
+    FileDescriptor,
+    open_regular,
+    sync_descriptor,
+    sync_path,
+)
 from eoslog.errors import CorruptRecordError, StoreError, StoreFailedError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.overlay_directories import is_in_overlay
@@ -84,7 +89,7 @@ def write_aside(path: Path, content: bytes, *, sync: bool) -> None:
             written += os.write(descriptor, content[written:])
         os.ftruncate(descriptor, len(content))
         if sync and not is_in_overlay(path):
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
 
 
 def put_in_place(path: Path) -> None:

@@ -9,12 +9,11 @@ Invariants: no record is dropped that was acknowledged as far as any file shows;
 finishes one that was cut short, and a repair of a sound store changes nothing.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import open_private
+from eoslog.bindings.file_descriptor import open_private, sync_descriptor
 from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
@@ -358,7 +357,7 @@ def _cut(tail: BrokenTail) -> None:
     if tail.path.stat().st_nlink == 1:
         with tail.path.open("r+b") as file:
             file.truncate(tail.position_bytes)
-            os.fsync(file.fileno())
+            sync_descriptor(file.fileno())
         return
     # A staged file too, of a job that is not complete: it will be adopted again, as it is.
     left = tail.path.with_name(tail.path.name + _UNNAMED_SUFFIX)

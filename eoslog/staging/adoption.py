@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_descriptor
 from eoslog.bindings.record_batch import BatchHeader, batch_crc32c, crc32c, iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -302,7 +302,7 @@ def _sync_or_remove(path: Path) -> None:
         file = FileDescriptor(path, os.O_RDONLY)
     with file as descriptor:
         try:
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
         except OSError as error:
             with named_os_errors(f"removing {path}, which could not be synced"):
                 path.unlink(missing_ok=True)

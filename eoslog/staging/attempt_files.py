@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import FileDescriptor, sync_path
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_descriptor, sync_path
 from eoslog.bindings.file_space import begin_writeback, reserve_behind
 from eoslog.bindings.record_batch import batch_crc32c
 from eoslog.common.topic_partition import TopicPartition
@@ -157,7 +157,7 @@ class AttemptFiles:
     def _sync_file(self, file: OpenFile) -> None:
         """Sync the file; open it again if it was closed because too many were open."""
         if file.descriptor is not None:
-            os.fsync(file.descriptor.fileno())
+            sync_descriptor(file.descriptor.fileno())
         else:
             sync_path(self.path / file.name, os.O_WRONLY)
 

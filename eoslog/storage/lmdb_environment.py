@@ -27,6 +27,8 @@ from typing import Any, TypeVar, cast
 
 import lmdb
 
+from eoslog.bindings import file_descriptor
+from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import (
     CorruptRecordError,
@@ -285,7 +287,7 @@ class LmdbEnvironment:
                 raise CorruptRowError(  # noqa: TRY301
                     f"the file ends at byte {file_bytes}, before its last page"
                 )
-            handles = {name: self._open_database(environment, name) for name in DATABASES}
+            handles = self._open_databases(environment)
         except BaseException:
             # It must not be used with the handles of the one before.
             self._close_environment()
@@ -323,7 +325,7 @@ class LmdbEnvironment:
                     max_spare_txns=0,
                     subdir=True,
                     lock=True,
-                    sync=self._synced,
+                    sync=self._synced and not self._is_in_memory(),
                     mode=FILE_MODE,
                 )
             except lmdb.MapResizedError:
@@ -332,16 +334,21 @@ class LmdbEnvironment:
             else:
                 return environment, file_bytes
 
-    def _open_database(self, environment: lmdb.Environment, name: bytes) -> object:
+    def _open_databases(self, environment: lmdb.Environment) -> dict[bytes, object]:
         while True:
             try:
-                with self._write_turn():  # It may make it.
-                    return environment.open_db(name)
+                # It may make them: by one transaction, which is synced once.
+                with self._write_turn(), environment.begin(write=True) as transaction:
+                    return {name: environment.open_db(name, transaction) for name in DATABASES}
             except lmdb.MapResizedError:
                 self._map(environment, 0)
             except lmdb.ReadersFullError:
                 if not environment.reader_check():
                     raise
+
+    def _is_in_memory(self) -> bool:
+        with FileDescriptor(self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            return file_descriptor.is_in_memory(descriptor)
 
     def _map(self, environment: lmdb.Environment, map_bytes: int) -> None:
         """Map so many bytes; 0 stands for the size that the file records."""

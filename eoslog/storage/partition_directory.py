@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eoslog.bindings.control_state import ControlState, control_state, synced_before
-from eoslog.bindings.file_descriptor import FileDescriptor, sync_file_system
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_descriptor, sync_file_system
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
@@ -62,7 +62,7 @@ def make_partition_directories(
             for where, _ in wanted:
                 sync_file(paths.partition(where) / PARTITION_METADATA)
                 sync_directory(paths.partition(where))
-            os.fsync(root)
+            sync_descriptor(root)
 
 
 def make_partition_directory(

@@ -11,7 +11,6 @@ import errno
 import logging
 import mmap
 import os
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.commit_journal import BLOCK_BYTES, HALVES, JOURNAL_ID_BYTES, CommitJournal
 from eoslog.bindings.counter_page import CounterPage
+from eoslog.bindings.file_descriptor import sync_descriptor
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.repeated_warnings import RepeatedWarnings
@@ -246,7 +246,7 @@ class ProcessJournal:
         self._check_files()
         make_directories(folder)
         sync_directory(folder.parent)
-        path = folder / f"{self._slot.hex()}-{secrets.token_hex(4)}"
+        path = folder / f"{self._slot.hex()}-{os.urandom(4).hex()}"
         unfinished = path.with_name(path.name + TEMPORARY_SUFFIX)
         file: UnforkedFile | None = None
         try:
@@ -264,9 +264,9 @@ class ProcessJournal:
 
     def _go_over(self, taken: _JournalFile, synced: bool, half_bytes: int) -> None:
         """Use a file that has its unfinished name (M3 to M5); the one before is to be retired."""
-        journal_id = secrets.token_bytes(JOURNAL_ID_BYTES)
+        journal_id = os.urandom(JOURNAL_ID_BYTES)
         CommitJournal.write_headers(taken.file, synced, journal_id, half_bytes)
-        os.fsync(taken.file.fileno())
+        sync_descriptor(taken.file.fileno())
         taken.path.with_name(taken.path.name + TEMPORARY_SUFFIX).rename(taken.path)
         sync_directory(taken.path.parent)
         self.journal.stop()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from eoslog.bindings import shared_page
-from eoslog.bindings.file_descriptor import FileDescriptor
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_descriptor
 from eoslog.bindings.log_ends import LogEnd, LogEnds
 from eoslog.bindings.shared_page import COUNTER_LOGS_OPENED
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
@@ -455,7 +455,7 @@ class _Backup:
         """Sync now and then: the kernel makes all who append wait while too much is not written."""
         self._unsynced_bytes += byte_count
         if self._unsynced_bytes >= _UNSYNCED_BYTES_MAX:
-            os.fdatasync(descriptor)
+            sync_descriptor(descriptor)
             self._unsynced_bytes = 0
 
     def _count(self, byte_count: int) -> None:

@@ -176,9 +176,19 @@ static inline int eos_reserve(int fd, int64_t from, int64_t upto, int64_t fill_b
     return 0;
 }
 
-static inline int eos_sync_data(int fd) { return fdatasync(fd) != 0 ? errno : 0; }
+/* 1 where an open file is in memory alone, and a sync of it makes nothing durable. Each sync asks, by its own descriptor: a store may
+   lie on several file systems, and the call costs little beside a disk's sync. */
+static inline int eos_is_in_memory(int fd) {
+    struct statfs found;
+    if (fstatfs(fd, &found) != 0) {
+        return 0;
+    }
+    return (uint32_t)found.f_type == 0x01021994 /* tmpfs */ || (uint32_t)found.f_type == 0x858458F6 /* ramfs */;
+}
 
-static inline int eos_sync_file(int fd) { return fsync(fd) != 0 ? errno : 0; }
+static inline int eos_sync_data(int fd) { return !eos_is_in_memory(fd) && fdatasync(fd) != 0 ? errno : 0; }
+
+static inline int eos_sync_file(int fd) { return !eos_is_in_memory(fd) && fsync(fd) != 0 ? errno : 0; }
 
 static inline int eos_sync_directory(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -186,7 +196,7 @@ static inline int eos_sync_directory(const char *path) {
     if (fd < 0) {
         return errno;
     }
-    result = fsync(fd) != 0 ? errno : 0;
+    result = eos_sync_file(fd);
     close(fd);
     return result;
 }

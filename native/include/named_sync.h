@@ -34,12 +34,15 @@ static inline int eos_sync_named(const char *path, int directory, int beside_fd)
     if (lstat(path, &status) != 0) {
         return errno;                /* Also a sync of nothing would succeed. */
     }
-    return syncfs(beside_fd) != 0 ? errno : 0;
+    return !eos_is_in_memory(beside_fd) && syncfs(beside_fd) != 0 ? errno : 0;
 }
 
 /* Sync all of the file system that an open file is on; its writes that failed since the file was
    opened are errors. ENOSYS, and nothing is synced, where syncfs would not tell. */
 static inline int eos_sync_file_system(int fd) {
+    if (eos_is_in_memory(fd)) {
+        return 0;
+    }
     if (!eos_syncfs_tells_errors()) {
         return ENOSYS;
     }

@@ -3,12 +3,10 @@
 #ifndef EOSLOG_SYNC_QUEUE_H
 #define EOSLOG_SYNC_QUEUE_H
 
-#include <errno.h>
 #include <linux/aio_abi.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
+
+#include "mapped_io.h"
 
 typedef struct {
     aio_context_t context; /* 0: there is none. */
@@ -39,7 +37,7 @@ static inline void eos_sync_queue_close(SyncQueue *queue) {
 }
 
 /* 0, or an errno: it was not begun. EBUSY: another thread's has not ended. EINVAL: the queue is the
-   parent's of this forked child. */
+   parent's of this forked child. ENOTSUP: the file is in memory, and there is nothing to begin. */
 static inline int eos_sync_queue_begin(SyncQueue *queue, int fd) {
     struct iocb request, *list = &request;
     int error = 0;
@@ -51,6 +49,8 @@ static inline int eos_sync_queue_begin(SyncQueue *queue, int fd) {
     request.aio_lio_opcode = IOCB_CMD_FDSYNC;
     if (queue->context == 0) {
         error = ENOSYS;
+    } else if (eos_is_in_memory(fd)) {
+        error = ENOTSUP;
     } else if (syscall(SYS_io_submit, queue->context, 1L, &list) != 1) {
         error = errno;
     }

@@ -25,9 +25,11 @@ SESSION = bytes(range(16))
 FILE = "topics.json"
 PRELUDE = """
 from pathlib import Path
+from eoslog.bindings import file_descriptor
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.fs import atomic_file
 from eoslog.storage.topic_registry import TopicRegistry, new_topic
+file_descriptor.is_in_memory = lambda fd: False
 path = Path({path!r})
 shared = SharedPage(str(path / "shared"), bytes(range(16)), create=False)
 registry = TopicRegistry.load(path, path, shared)
