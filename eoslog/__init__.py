@@ -11,27 +11,30 @@ with eoslog.open("data/", create=True) as store:
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
-# In a source tree the extension modules are elsewhere, and an editable install finds them there.
-if not os.path.isdir(f"{__path__[0]}/bindings") and find_spec("eoslog.bindings") is None:  # noqa: PTH112
-    raise ImportError(
-        f"{__path__[0]} is eoslog's source code, not the installed package: run Python in another "
-        "directory after `pip install .`, or install it for work on the sources with "
-        "`pip install -e .`"
-    )
+if not os.path.isdir(f"{__path__[0]}/bindings"):  # noqa: PTH112
+    # In a source tree they are elsewhere, and an editable install finds them there.
+    from importlib.util import find_spec
 
-from eoslog import errors
-from eoslog.common.topic_partition import TopicPartition
+    if find_spec("eoslog.bindings") is None:
+        raise ImportError(
+            f"{__path__[0]} is eoslog's source code, not the installed package: run Python in "
+            "another directory after `pip install .`, or install it for work on the sources with "
+            "`pip install -e .`"
+        )
 
+TYPE_CHECKING = False  # As in `typing`, which takes as long to load as all of this.
 if TYPE_CHECKING:
+    from typing import Any
+
+    from eoslog import errors as errors
     from eoslog.bindings.partition_log import AbortedTransaction as AbortedTransaction
     from eoslog.bindings.partition_log import AppendResult as AppendResult
     from eoslog.bindings.partition_log import OpenTransaction as OpenTransaction
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
+    from eoslog.common.topic_partition import TopicPartition as TopicPartition
     from eoslog.consumer.consumer import Consumer as Consumer
     from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
     from eoslog.exchange.file_import import FileImport as FileImport
@@ -74,7 +77,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Loaded when first asked for: a process that only stages files needs little of this.
+# Loaded when first asked for: a process that only stages files needs little of this, and one that
+# imports eoslog in case it is used needs none.
 _MODULES = {
     "AbortedTransaction": "eoslog.bindings.partition_log",
     "AppendResult": "eoslog.bindings.partition_log",
@@ -107,6 +111,7 @@ _MODULES = {
     "StoreRestore": "eoslog.exchange.restore",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TopicExport": "eoslog.exchange.topic_export",
+    "TopicPartition": "eoslog.common.topic_partition",
     "TransactionDescription": "eoslog.transactions.admin",
     "TransactionListing": "eoslog.transactions.admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
@@ -119,7 +124,7 @@ _MODULES = {
     "restore": "eoslog.exchange.restore",
 }
 
-__all__ = ["TopicPartition", "__version__", "errors", *_MODULES]
+__all__ = ["__version__", "errors", *_MODULES]
 
 # Where version 0.1.0 had the classes that it pickled: `pickle` finds them here by these names.
 _PICKLED_IN = (
@@ -130,11 +135,13 @@ _PICKLED_IN = (
 sys.modules.update({f"{__name__}.{name}": sys.modules[__name__] for name in _PICKLED_IN})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import version
 
-        value: Any = version("eoslog")
+        value: object = version("eoslog")
+    elif name == "errors":
+        value = import_module("eoslog.errors")
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     else:

@@ -33,7 +33,8 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from eoslog.producer.producer import Producer, ProducerInternals
+from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import Producer
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import OPEN, ClientState
 from eoslog.producer.transactional_producer import TransactionalProducer

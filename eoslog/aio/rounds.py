@@ -33,7 +33,8 @@ from eoslog.aio.calls import NOT_BEGUN, Calls, Ended, make_call, until_over
 from eoslog.bindings.accumulator import PartitionBuffer
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
-from eoslog.producer.producer import Producer, ProducerInternals
+from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import Producer
 from eoslog.storage.topic_registry import TopicDescription
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@ So `eoslog topics` never imports Spark, and the API does not know of the layer a
 commands that need Spark are found by name.
 """
 
-from difflib import get_close_matches
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
@@ -78,6 +77,8 @@ class LazyGroup(click.Group):
         """
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches  # For the error alone.
+
             near = get_close_matches(name, COMMANDS)
             hint = (
                 f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"

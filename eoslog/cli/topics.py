@@ -1,7 +1,6 @@
 """`eoslog topics`: list, create, describe, alter and delete."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from eoslog.cli.producers import find_partition
 from eoslog.cli.table import print_rows
 from eoslog.common.config import CLEANUP_POLICY, kept_for_kafka, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
-from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage.topic_registry import cleanup_policy_of
-from eoslog.store.store import engine_of
+from eoslog.store.store import engine_of, offset_bounds_of
 
 _INTERNAL_OPTION = click.option(
     "--internal", is_flag=True, help="Also those that the store keeps its own records in."
@@ -157,21 +155,22 @@ def show_topics(settings: Settings, internal: bool) -> None:
     """Print every topic with its number of partitions and of offsets in use."""
     with settings.read() as store:
         names = [*store.topics(), *(internal_topics(store) if internal else ())]
-        rows = []
-        for name in sorted(names):
-            # Another process may delete it.
-            with suppress(UnknownTopicOrPartitionError, LogClosedError):
-                rows.append(topic_row(store, name))
+        found = (topic_row(store, name) for name in sorted(names))
+        rows = [one for one in found if one is not None]
         if settings.as_json:
             echo_json(rows)
             return
         print_rows(("topic", "partitions", "offsets"), [list(row.values()) for row in rows])
 
 
-def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:
-    """One line of the list. Records take offsets, and so do the markers of transactions."""
-    partitions = partition_rows(store, name)
-    offsets = sum(row["log_end_offset"] - row["log_start_offset"] for row in partitions)
+def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any] | None:
+    """One line of the list; None if another process has deleted the topic. Records take offsets,
+    and so do the markers of transactions.
+    """
+    partitions = offset_bounds_of(store, name)
+    if partitions is None:
+        return None
+    offsets = sum(map(len, partitions.values()))
     return {"topic": name, "partitions": len(partitions), "offsets": offsets}
 
 

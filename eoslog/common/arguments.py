@@ -5,15 +5,14 @@ or a generator function returns at once and none of its code runs.
 """
 
 import functools
-import inspect
 import math
 import operator
 import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import CoroutineType, FunctionType, MethodType
 from typing import Any
 
 _UNCALLED = (FunctionType, MethodType, functools.partial)
@@ -72,6 +71,8 @@ def check_synchronous(function: object, name: str, *, may_be_generator: bool = F
     `name` is the parameter that the function was given for. With `may_be_generator` the caller
     iterates over the result, so a generator function is fine.
     """
+    import inspect  # What it loads not every process needs.
+
     if not callable(function):
         raise TypeError(f"{name} must be a function, got {type(function).__name__}")
     called: Any = function
@@ -104,7 +105,7 @@ def check_ran(result: object, name: str) -> None:
     if not undone:
         return
     for one in undone:
-        if inspect.iscoroutine(one):
+        if isinstance(one, CoroutineType):
             one.close()  # The error says more than the warning that it was never awaited.
     kind = type(undone[0]).__name__
     inside = "" if undone[0] is result else f" in a {type(result).__name__}"
@@ -120,4 +121,7 @@ def _is_undone(result: object) -> bool:
     if isinstance(result, Iterator):
         # A mock has all methods of an iterator, and is none: that gives itself.
         return iter(result) is result
-    return isinstance(result, (Awaitable, AsyncGenerator, Future, *_UNCALLED))
+    futures = sys.modules.get("concurrent.futures")  # Without it there is no Future.
+    if futures is not None and isinstance(result, futures.Future):
+        return True
+    return isinstance(result, (Awaitable, AsyncGenerator, *_UNCALLED))

@@ -5,9 +5,8 @@ refused by name, unless it is given the one value that describes what eoslog doe
 that Kafka does not know either is refused with the nearest name that exists.
 """
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from eoslog.errors import InvalidConfigError
 
@@ -21,8 +20,7 @@ MESSAGE_BYTES = "max.message.bytes"
 ConfigValue = int | str | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: its type is its default's; a number has a range, a text a set of choices."""
 
     name: str
@@ -378,6 +376,8 @@ def _unknown_name(name: object, settings: Mapping[str, Setting], what: str) -> s
         return f"{name!r} is no {what} setting: it is one of a {owner}"
     if name in _INSTEAD:
         return f"{name!r} is no {what} setting; in eoslog: {_INSTEAD[name]}"
+    import difflib  # For the error alone.
+
     nearest = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return f"{name!r} is no {what} setting{hint}"

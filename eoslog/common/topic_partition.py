@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from eoslog.common.arguments import whole_number
-
 _DIGITS_MAX = 10  # Of 2**31 - 1.
 
 
@@ -37,5 +35,7 @@ def as_topic_partition(given: object) -> TopicPartition:
     if type(given) is TopicPartition and type(given[1]) is int and type(given[0]) is str:
         return given
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        from eoslog.common.arguments import whole_number  # What it loads not every caller needs.
+
         return TopicPartition(given[0], whole_number(given[1], "a partition"))
     raise TypeError(f"expected a TopicPartition, got {given!r:.80}")

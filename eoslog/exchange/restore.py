@@ -7,7 +7,7 @@ built beside its place, see `fs/new_directory`: a crash leaves no store.
 
 import os
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from eoslog.common.arguments import check_synchronous
@@ -72,7 +72,7 @@ def restore(
         check_synchronous(progress, "progress")
     source, target = resolved(copy, "copy"), resolved(path, "path")
     check_apart(source, target)
-    identity = replace(read_meta_properties(source), cluster_id=new_id(), directory_id=new_id())
+    identity = read_meta_properties(source)._replace(cluster_id=new_id(), directory_id=new_id())
     with (
         new_directory(target, StoreError) as new,
         named_os_errors(f"restoring {source} to {target}"),

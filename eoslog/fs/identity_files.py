@@ -8,8 +8,8 @@ import base64
 import binascii
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
@@ -53,8 +53,7 @@ def id_bytes(text: str) -> bytes:
     return raw
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(NamedTuple):
     """Identity of the store: two ids, and `node_id`, which is 0 for a store.
 
     `imported`: the store began with logs that others wrote; what is older is not known.

@@ -6,10 +6,8 @@ removes it, and so does the next one that builds a directory of the name. Who bu
 locked. A power cut leaves nothing under the name, or all of it.
 """
 
-import glob
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +90,8 @@ def check_finished(path: Path) -> None:
 
 
 def _make_locked(target: Path) -> tuple[Path, UnforkedFile]:
+    import tempfile  # Not every process makes one, and it loads much.
+
     while True:
         workspace = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
         # Opened first, so that its sync reports each write that failed.
@@ -102,6 +102,8 @@ def _make_locked(target: Path) -> tuple[Path, UnforkedFile]:
 
 
 def _remove_leftovers(target: Path) -> None:
+    import glob  # As above.
+
     for path in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
         if not _UNFINISHED_NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
             continue

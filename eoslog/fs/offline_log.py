@@ -11,9 +11,8 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader, iter_batches
@@ -32,8 +31,7 @@ _BLOCK_BYTES = 1 << 20
 _READ_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class BrokenTail:
+class BrokenTail(NamedTuple):
     """Break in a log: the end of its whole batches, if anything but zeros follows it.
 
     `bytes` are those up to the last that is not zero; `later` are the files after it. `sound` is

@@ -10,12 +10,9 @@ Invariants: a change is in the log before any member acts on it. What a dead mem
 others only by the record that removes the member, so its commits are refused from then on.
 """
 
-import hashlib
 import logging
 import os
-import socket
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -133,6 +130,8 @@ class MemberHeartbeats:
         os.utime(path, ns=(now_ns, now_ns))
 
     def path_of(self, member_id: str) -> Path:
+        import hashlib  # Of members alone: it loads OpenSSL.
+
         digest = hashlib.blake2b(member_id.encode(), digest_size=_NAME_BYTES)
         return self._path / digest.hexdigest()
 
@@ -253,10 +252,12 @@ class GroupCoordinator:
         max_poll_interval_ms: int,
     ) -> Member:
         """Return a consumer of this process as a member, of no group yet."""
+        import uuid  # Of members alone, too.
+
         return Member(
             f"{client_id}-{uuid.uuid4()}",
             client_id,
-            socket.gethostname(),
+            os.uname().nodename,
             max_poll_interval_ms,
             topics,
             strategies,
@@ -274,7 +275,7 @@ class GroupCoordinator:
 
     def subscribe(self, group: str, member: Member, topics: tuple[str, ...]) -> None:
         """Have a member read other topics from now on."""
-        changed = replace(member, topics=topics)
+        changed = member._replace(topics=topics)
 
         def change(now: GroupMembers) -> GroupMembers:
             if now.get(member.member_id) is None:

@@ -12,6 +12,7 @@ pure: the caller writes the result to the log, or nothing has changed.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InconsistentGroupProtocolError
@@ -24,8 +25,7 @@ NO_GENERATION_YET = -1
 PartitionCounts = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One consumer of a group.
 
     `slot` is that of its process; `strategies` are the assignors that it knows, the preferred one
@@ -98,7 +98,7 @@ def with_member(group: GroupMembers, joining: Member, counts: PartitionCounts) -
     if known is None:
         members = (*group.members, joining)
     else:
-        members = _replaced(group.members, replace(known, topics=joining.topics))
+        members = _replaced(group.members, known._replace(topics=joining.topics))
     if others and common_strategy((*others, joining)) is None:
         raise InconsistentGroupProtocolError(
             f"the member knows {', '.join(joining.strategies)}; the group has "
@@ -133,7 +133,7 @@ def acknowledged(
     if member is None:
         return group
     still = member.assigned | (member.held & held)
-    members = _replaced(group.members, replace(member, held=still, generation=group.generation))
+    members = _replaced(group.members, member._replace(held=still, generation=group.generation))
     if still == member.held:
         return replace(group, members=members)
     changed = _reassigned(group, members, counts)
@@ -191,7 +191,7 @@ def _reassigned(
             for where in wanted[member.member_id]
             if holders.get(where, member.member_id) == member.member_id
         )
-        given.append(replace(member, assigned=assigned, held=member.held | assigned))
+        given.append(member._replace(assigned=assigned, held=member.held | assigned))
     return GroupMembers(generation, strategy, tuple(given))
 
 
@@ -199,7 +199,7 @@ def _noted_by(group: GroupMembers, member_id: str) -> GroupMembers:
     member = group.get(member_id)
     if member is None:
         return group
-    noted = replace(member, generation=group.generation)
+    noted = member._replace(generation=group.generation)
     return replace(group, members=_replaced(group.members, noted))
 
 

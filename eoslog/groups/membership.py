@@ -12,7 +12,6 @@ what is held.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
 from eoslog.bindings.thread_lock import ThreadLock
@@ -213,7 +212,7 @@ class GroupMembership:
         if gone:
             self._release(gone)
         if gone or member.to_give_up or member.generation != members.generation:
-            self._coordinator.acknowledge(self.group, replace(member, held=self.held))
+            self._coordinator.acknowledge(self.group, member._replace(held=self.held))
             return False
         if member.topics != topics:
             self._coordinator.subscribe(self.group, member, topics)

@@ -9,7 +9,6 @@ Several processes may write. The head only goes forward: a process that has repl
 nothing to add.
 """
 
-import hashlib
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
@@ -134,6 +133,8 @@ def _delete_rows(tables: Tables, prefix: bytes) -> None:
 def _encoded_row(
     row: RowKey, written: WrittenOffset | WrittenMembers | None
 ) -> tuple[bytes, bytes | None]:
+    import hashlib  # It loads OpenSSL, which not every process needs.
+
     key = encode_key(row.key)
     # Names may be longer than LMDB's keys.
     digest = hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -1,7 +1,6 @@
 """Parts that the producers of one store share."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from eoslog.groups.offsets import GroupOffsets
@@ -13,8 +12,7 @@ from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProducerParts:
+class ProducerParts(NamedTuple):
     """The parts of an open store that producers use.
 
     `owners` has for each transactional id the producer of this process that took it over last.
@@ -27,4 +25,4 @@ class ProducerParts:
     names: NamedProducers
     group_offsets: GroupOffsets
     linger: LingerTimer
-    owners: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    owners: WeakValueDictionary[str, Any]

@@ -6,7 +6,7 @@ its first append there; a fenced or closed producer appends nothing more.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Never, Self, overload
 
@@ -337,8 +337,8 @@ class Producer(Sender):
         owners = self._store_parts.owners
         replaced = owners.get(manager.transactional_id)
         owners[manager.transactional_id] = self
-        if replaced is not None and replaced is not self:
-            notice_replacements([replaced])
+        if replaced is not None and replaced is not self and replaced._transactions is not None:
+            replaced._transactions.notice_replacement()
         return prepared
 
     def send_offsets_to_transaction(
@@ -872,29 +872,3 @@ class Producer(Sender):
     def _follow_alterations(self) -> None:
         with self._lock:
             self._follow_topics()
-
-
-class ProducerInternals:
-    """The internal face of a producer, for its store and its asyncio client."""
-
-    def __init__(self, producer: Producer) -> None:
-        self.transactions = producer._transactions
-        self.check_appendable = producer._check_appendable
-        self.forget_topic = producer._forget_deleted
-        self.follow_topics = producer._follow_alterations
-        self.leave_to_parent = producer._leave_to_parent
-        self._producer = producer
-
-    def append_batch(self, batch: PartitionBuffer) -> None:
-        """Append a batch that a client gathered itself."""
-        self._producer._append_batch(batch)
-
-
-def notice_replacements(producers: Iterable[Producer]) -> None:
-    """Have the producers whose transactional id was taken from them refuse records from now on.
-
-    Takes no lock of theirs.
-    """
-    for producer in producers:
-        if producer._transactions is not None:
-            producer._transactions.notice_replacement()

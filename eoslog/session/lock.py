@@ -15,7 +15,6 @@ every object of the store refuses its calls with ForkedProcessError.
 
 import json
 import os
-import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -187,7 +186,7 @@ def _holder() -> dict[str, object]:
     """Return the description of this process as the holder."""
     return {
         "pid": os.getpid(),
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "opened_ms": clock.now_ms(),
     }
 

@@ -16,9 +16,6 @@ opened it since.
 
 import errno
 import os
-import secrets
-import shutil
-import tempfile
 import time
 import weakref
 from collections.abc import Iterator
@@ -188,7 +185,7 @@ class Overlay:
             place = self._place()
         with named_os_errors(f"making {place}/{NAME_PREFIX}*"):
             _remove_dead(place)
-            self._path = place / f"{NAME_PREFIX}{secrets.token_hex(16)}"
+            self._path = place / f"{NAME_PREFIX}{os.urandom(16).hex()}"
             # An interrupt (Ctrl-C) may come before anybody has this object, or in its close.
             self._removal = weakref.finalize(self, _remove, self._path, os.getpid())
             self._removal.atexit = False  # A store that is open then is closed.
@@ -312,8 +309,12 @@ class Overlay:
         with suppress(FileNotFoundError):
             lmdb_path = self.store.state / _LMDB_DIRECTORY / _LMDB_NAME
             wanted_bytes += 2 * lmdb_path.stat().st_size
-        if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free >= wanted_bytes:
-            return MEMORY
+        if os.access(MEMORY, os.W_OK | os.X_OK):
+            memory = os.statvfs(MEMORY)
+            if memory.f_bavail * memory.f_frsize >= wanted_bytes:
+                return MEMORY
+        import tempfile  # It loads much.
+
         return Path(tempfile.gettempdir())
 
     def _fill(self) -> None:

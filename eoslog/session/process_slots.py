@@ -16,8 +16,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
-import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -102,7 +100,7 @@ class ProcessSlots:
         """Take a slot of its own; `release` or the death of the process frees it."""
         self.path = state_path / DIRECTORY_NAME
         self._followed: Path | None = None
-        self.own = secrets.token_bytes(SLOT_BYTES)
+        self.own = os.urandom(SLOT_BYTES)
         self.session = session
         self._descriptions: dict[bytes, ProcessSlot] = {}
         self._opened_ms = clock.now_ms()
@@ -127,7 +125,7 @@ class ProcessSlots:
         return json.dumps(
             {
                 "pid": os.getpid(),
-                "host": socket.gethostname(),
+                "host": os.uname().nodename,
                 "opened_ms": self._opened_ms,
                 "session": self.session.hex(),
             }

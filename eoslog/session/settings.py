@@ -7,9 +7,9 @@ may do is not in it: the modes say that (`group_access`).
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from eoslog.bindings.record_batch import crc32c
 from eoslog.common.config import (
@@ -30,12 +30,11 @@ FILE_NAME = "settings.json"
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(NamedTuple):
     """Durability and settings that hold where an opening gives none. `config` has no defaults."""
 
     durability: Durability = "commit"
-    config: Mapping[str, ConfigValue] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, ConfigValue] = MappingProxyType({})
 
     def __str__(self) -> str:
         return f"durability={self.durability}{settings_text(self.config)}"

@@ -17,13 +17,10 @@ process gives a sign of life in the time of `session.json`, by the file system's
 import copy
 import json
 import os
-import secrets
-import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from eoslog.bindings.shared_page import (
     COUNTER_ARRIVALS,
@@ -56,8 +53,7 @@ SIGN_OF_LIFE_S = 30.0
 SIGN_OF_LIFE_EVERY_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFile:
+class SessionFile(NamedTuple):
     """Content of `session.json`: the process that began the session, and what those that join must
     know.
 
@@ -83,7 +79,7 @@ class SessionFile:
 
     def write(self, path: Path) -> None:
         """Replace the file. Not synced: after a power cut it is of no use."""
-        document = {"version": SESSION_VERSION, **asdict(self)}
+        document = {"version": SESSION_VERSION, **self._asdict()}
         write_atomically(path, json.dumps(document).encode(), sync=False)
 
     @classmethod
@@ -169,13 +165,13 @@ class StoreSession:
     ) -> None:
         if self._mount.network:
             self._check_no_other_host()
-        self.id = secrets.token_bytes(SESSION_BYTES)
+        self.id = os.urandom(SESSION_BYTES)
         self.durability: Durability = durability or remembered.durability
         self.topic_defaults = {**topic_defaults_of(remembered.config), **topic_defaults}
         self._file = SessionFile(
             session=self.id.hex(),
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             boot_id=boot_id(),
             process_namespace=process_namespace(),
             opened_ms=clock.now_ms(),
@@ -212,8 +208,7 @@ class StoreSession:
         if found.asked:
             self._check_same(found, durability, topic_defaults)
         elif durability is not None or topic_defaults:
-            found = replace(
-                found,
+            found = found._replace(
                 durability=durability or found.durability,
                 topic_defaults={**found.topic_defaults, **topic_defaults},
                 asked=True,
@@ -276,7 +271,7 @@ class StoreSession:
         """
         if self.first:
             names = tuple(sorted(map(str, unrecovered)))
-            self._file = replace(self._file, unrecovered=names)
+            self._file = self._file._replace(unrecovered=names)
             self._file.write(self._paths.session)
             self.counters.begin()
             self.slots.settle_older()
@@ -386,7 +381,7 @@ class StoreSession:
         names = set(map(str, left)) - set(self._file.left)
         if names:
             names.update(self._file.left)
-            self._file = replace(self._file, left=tuple(sorted(names)))
+            self._file = self._file._replace(left=tuple(sorted(names)))
             self._file.write(self._paths.session)
 
     def leave(self, *, last: bool) -> None:

@@ -125,7 +125,6 @@ class StagedCommits:
         recent = RecentJobs(state_log, engine.find_partition, none_is_open)
         self.pending = PendingJobs(engine, state_log, group_offsets, self.leftovers, recent)
         self._retry_due_s = 0.0
-        group_offsets.ask_staged(self.pending.undone.hold_back, self._find_applications)
 
     # The public side.
 
@@ -274,7 +273,7 @@ class StagedCommits:
 
         Called periodically; it costs nothing if no job is undone.
         """
-        if not self.pending.undone.any:
+        if not self.pending.undone.flag.is_set:
             return
         with IfFree(self._lock) as held:
             if not held:
@@ -293,7 +292,7 @@ class StagedCommits:
         )
         with IfFree(self._lock) as held:
             # Otherwise a job is being decided, or the next look completes or undoes one.
-            if held and not self.pending.undone.any:
+            if held and not self.pending.undone.flag.is_set:
                 problems += [
                     problem(one.path, f"readers are held at offset {one.hold_offset} for no job")
                     for one in self.pending.held_partitions()
@@ -314,7 +313,7 @@ class StagedCommits:
 
     def _settle_undone(self) -> None:
         if not self.pending.by_name:
-            self.pending.undone.settle()
+            self.pending.undone.flag.settle()
 
     def _look_around(self) -> None:
         """Take in what other processes did, and left undone, since this one had the lock."""
@@ -402,7 +401,7 @@ class StagedCommits:
 
     def versions(self, groups: Iterable[str]) -> dict[str, int]:
         """Return the newest versions of the applications that have one and the name of a group."""
-        is_application = self._find_applications()
+        is_application = self.find_applications()
         found = {}
         for group in filter(is_application, groups):
             state = self.application(group)
@@ -410,7 +409,7 @@ class StagedCommits:
                 found[group] = state.version
         return found
 
-    def _find_applications(self) -> Callable[[str], bool]:
+    def find_applications(self) -> Callable[[str], bool]:
         """Return a function that is True for a group with the name of an application."""
         names = frozenset(self._state_log.names(APPLICATION))
         return lambda group: bool(names) and directory_name(group, "group") in names
@@ -451,7 +450,7 @@ class StagedCommits:
             )
         held = HeldPartitions(self._engine.find_partition, topic_ids, partitions)
         pending = PendingJob(record, held, checked=True)
-        self.pending.undone.begin()
+        self.pending.undone.flag.begin()
         self._retry_due_s = 0.0
         # What an error or an interrupt leaves is settled by the next block that has the lock.
         self.pending.by_name[record.name] = pending

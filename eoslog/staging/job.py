@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.common.json_text import check_kinds, fields_read_of, loads_json
-from eoslog.common.topic_name import VERSION_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import sync_directory, write_atomically
@@ -51,10 +50,6 @@ WHOLE_FILE_BYTES_MIN = 4 << 20
 BYTES_FOR_THREADS = 4 << 20
 # Of more than half a million partitions; far below what a record of the internal log may hold.
 BOUNDS_BYTES_MAX = 16 << 20
-# A group with an application's name shows the application's newest version here. The version is in
-# the application's record only: Kafka's tools cannot describe a group that has an offset of a topic
-# that does not exist.
-VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)
 # Keys and values of one partition: one batch, far smaller than an internal topic takes.
 OFFSETS_BYTES_MAX = 16 << 20
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED, SharedPage
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.repeated_warnings import RepeatedWarnings
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -51,6 +51,7 @@ from eoslog.staging.lost_files import (
 )
 from eoslog.staging.names import directory_name, is_nameless, run_path
 from eoslog.staging.spans import JobSpan, RecentJobs, span_of_bounds, span_of_job
+from eoslog.staging.undone_flag import UndoneFlag
 from eoslog.storage.damage import Problem, problem
 from eoslog.storage.engine import Engine
 from eoslog.storage.unified_log import UnifiedLog
@@ -92,9 +93,7 @@ class PendingJob:
 class UndoneJobs:
     """Undone jobs of all processes, found by the applications' records.
 
-    The page that processes share has a flag for them, made of two counters. It is set before a
-    job's first partition is held, and reset when no job is undone; both under the lock of staged
-    jobs. The next holder of that lock that finds the flag set looks for jobs of others.
+    The next holder of the lock of staged jobs that finds their `flag` set looks for jobs of others.
     """
 
     def __init__(
@@ -107,24 +106,7 @@ class UndoneJobs:
         self._staging_path = staging_path
         self._state_log = state_log
         self._group_offsets = group_offsets
-        self._shared = shared
-
-    @property
-    def any(self) -> bool:
-        """True if there may be undone jobs of any process."""
-        # In this order the flag may look set while it is set and reset, but never reset.
-        settled = self._shared.counter(COUNTER_STAGED_SETTLED)
-        return self._shared.counter(COUNTER_STAGED_BEGUN) != settled
-
-    def begin(self) -> None:
-        """Set the flag. The caller holds the lock."""
-        if not self.any:
-            self._shared.raise_counter(COUNTER_STAGED_BEGUN)
-
-    def settle(self) -> None:
-        """Reset the flag. The caller holds the lock."""
-        if self.any:
-            self._shared.raise_counter(COUNTER_STAGED_SETTLED)
+        self.flag = UndoneFlag(shared)
 
     def prepared(self) -> Iterator[ApplicationRecord]:
         """Yield the applications that have a job which is decided and not complete."""
@@ -135,7 +117,9 @@ class UndoneJobs:
 
     def hold_back(self, key: OffsetKey) -> bool:
         """True if an undone job commits this offset, and has not done so yet."""
-        return self.any and any(self._is_to_commit(record, key) for record in self.prepared())
+        return self.flag.is_set and any(
+            self._is_to_commit(record, key) for record in self.prepared()
+        )
 
     def _is_to_commit(self, record: ApplicationRecord, key: OffsetKey) -> bool:
         try:
@@ -175,7 +159,7 @@ class PendingJobs:
         """Take in what other processes did, and left undone, since this one had the lock."""
         for name in list(self.by_name):
             self._compare_with_record(name)
-        if self.undone.any:
+        if self.undone.flag.is_set:
             self.take_up_others()
             self._let_go_of_others()
 
@@ -184,7 +168,7 @@ class PendingJobs:
         that are not in their records. The caller holds the lock. Raises StagedCommitError.
         """
         found: list[Path] = []
-        for record in self.undone.prepared() if self.undone.any else ():
+        for record in self.undone.prepared() if self.undone.flag.is_set else ():
             run = run_path(self._staging_path, record.app_id, str(record.run_id))
             manifest = manifest_path(run, record.job or {})
             found += [] if manifest is None else [manifest]
@@ -250,7 +234,7 @@ class PendingJobs:
 
     def _take_up(self, record: ApplicationRecord) -> None:
         """Take up a job of an earlier session or of another process."""
-        self.undone.begin()
+        self.undone.flag.begin()
         topic_ids, bounds = _topic_ids_and_bounds(record)
         held = HeldPartitions(self._engine.find_partition, topic_ids, bounds)
         pending = PendingJob(record, held, decided=True, of_others=True)

@@ -17,9 +17,8 @@ away, and rebuilt. After an unclean stop nothing is noted.
 import errno
 import json
 import logging
-import secrets
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -117,8 +116,7 @@ _SUMS_KEY = "eoslog.sums"
 _LMDB_KEY = b"clean-close"
 
 
-@dataclass(frozen=True, slots=True)
-class LastStop:
+class LastStop(NamedTuple):
     """Last stop of a store: `session` is the mark of its close, "" if it has none.
 
     `unrecovered` are the partitions still to be recovered; None stands for all that there are.
@@ -127,7 +125,7 @@ class LastStop:
 
     session: str
     unrecovered: frozenset[TopicPartition] | None
-    sums: Sums = field(default_factory=dict)
+    sums: Sums = MappingProxyType({})
 
 
 UNCLEAN = LastStop("", None)
@@ -179,7 +177,7 @@ def forget_last_stop(marker: Path, unrecovered: Path) -> None:
 
 def new_session() -> str:
     """The mark of a clean close."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def has_lmdb_mark(environment: LmdbEnvironment, session: str) -> bool:

@@ -7,7 +7,6 @@ a check of a store reports.
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -80,8 +79,7 @@ DamageKind = Literal["beginning", "end", "name", "producers"]
 _ZEROS_MAX = 1 << 20
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(NamedTuple):
     """Damage of a partition: what it is, in which directory or file, and a text for people."""
 
     kind: DamageKind

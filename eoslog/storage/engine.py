@@ -1,8 +1,8 @@
 """The storage of one open store, as the rooms above use it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.common.durability import Durability
@@ -23,8 +23,7 @@ from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, parti
 from eoslog.storage.unified_log import UnifiedLog
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Engine:
+class Engine(NamedTuple):
     """The parts of an open store up to its partitions.
 
     `is_closed()` is True once the store was closed or its process forked. `check_open()` raises

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from eoslog.bindings.commit_journal import CommitJournal
 from eoslog.bindings.control_state import control_state, start_before
@@ -51,8 +51,7 @@ _LOOK_S = 0.002
 _INTERNAL_ROLL_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogOpener:
+class LogOpener(NamedTuple):
     """Makes the `Partition` of a log. The caller keeps others from opening it."""
 
     paths: StorePaths

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from eoslog.bindings.partition_log import count_deleted
@@ -34,9 +34,9 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.producer.producer import Producer, notice_replacements
+from eoslog.producer.internals import notice_replacements
 from eoslog.session.background_thread import BackgroundThread
-from eoslog.staging.commit import StagedCommits
+from eoslog.staging.on_demand import StagedJobs
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.spare_files import make_spare_room, trim_spares
@@ -46,6 +46,9 @@ from eoslog.store.internal_compaction import InternalCompaction
 from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.retention import OldestRecords, apply_retention
 from eoslog.transactions.timeouts import NextTimeout, abort_timed_out, expire_ids
+
+if TYPE_CHECKING:
+    from eoslog.producer.producer import Producer
 
 # What is due so soon is done at once, and not by waking up for it alone.
 TOGETHER_S = 0.05
@@ -110,9 +113,9 @@ class Checkpointer:
     def __init__(
         self,
         files: StoreFiles,
-        staged: StagedCommits,
+        staged: StagedJobs,
         expiry_clock: ExpiryClock,
-        live_producers: Callable[[], list[Producer]],
+        live_producers: "Callable[[], list[Producer]]",
     ) -> None:
         self._files = files
         self._staged = staged
@@ -161,7 +164,7 @@ class Checkpointer:
         }
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
         self._warnings = RepeatedWarnings(_log)
-        staged.leftovers.watch(self._note_leftovers)
+        staged.watch_leftovers(self._note_leftovers)
 
     # From other threads.
 
@@ -373,8 +376,7 @@ class Checkpointer:
     def _clear_leftovers(self) -> None:
         """Remove some of what complete jobs left. A close does not wait for it, nor other work."""
         until_s = time.monotonic() + REMOVAL_S
-        self._staged.clear_leftovers(lambda: self._stopped or time.monotonic() > until_s)
-        if self._staged.leftovers.any_trash:
+        if self._staged.clear_leftovers(lambda: self._stopped or time.monotonic() > until_s):
             self._note_leftovers()
 
     def _sweep_staged(self) -> None:
@@ -520,7 +522,7 @@ class Checkpointer:
             expired = partition.producer_state.expire(oldest_ms, self.unexpiring_producer_ids)
             self._count("producers_expired", expired)
 
-        with self._staged.quiet() as is_quiet:
+        with self._staged.commits.quiet() as is_quiet:
             # Else another process adopts files of a job just now: their ids must stay.
             if is_quiet:
                 for partition in self._files.partitions.opened():

@@ -26,15 +26,14 @@ later is above. The search does not look below them, and never below a partition
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eoslog.bindings.shared_page import HOLD_S
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.transaction_cuts import TransactionCuts
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.staging.commit import StagedCommits
-from eoslog.staging.spans import JobSpan, OffsetRange
+from eoslog.staging.on_demand import StagedJobs
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
@@ -47,7 +46,10 @@ _MOMENT_S = 0.005
 # Choices of topics whose newest cuts are kept.
 _CHOICES_MAX = 16
 
-_Ranges = Mapping[int, OffsetRange]
+if TYPE_CHECKING:
+    from eoslog.staging.spans import JobSpan, OffsetRange
+
+    _Ranges = Mapping[int, OffsetRange]
 _Incarnation = tuple[TopicPartition, str]  # With the topic's id.
 
 
@@ -58,13 +60,13 @@ class _Look(NamedTuple):
 
     stable: list[int]
     ends: list[int]
-    jobs: list[JobSpan]
+    jobs: "list[JobSpan]"
 
 
 class ConsistentSnapshots:
     """Snapshots of one store."""
 
-    def __init__(self, engine: Engine, staged: StagedCommits, entries: TransactionEntries) -> None:
+    def __init__(self, engine: Engine, staged: StagedJobs, entries: TransactionEntries) -> None:
         self._engine = engine
         self._staged = staged
         self._entries = entries
@@ -127,14 +129,14 @@ class ConsistentSnapshots:
 
     def _look(self, partitions: Sequence[UnifiedLog]) -> _Look:
         def read() -> _Look:
-            jobs = self._staged.pending.spans()
+            jobs = self._staged.commits.pending.spans()
             # In this order.
             stable = [one.last_stable_offset for one in partitions]
             ends = [one.log_end_offset for one in partitions]
             return _Look(stable, ends, jobs)
 
         # No staged job moves in this time, in any process.
-        return self._staged.read_still(read)
+        return self._staged.commits.read_still(read)
 
     def _look_later(self, partitions: Sequence[UnifiedLog], look: _Look) -> _Look:
         """Look again once what a look found open has ended, or after some time."""
@@ -207,7 +209,7 @@ def consistent_offsets(
     partitions: Sequence[UnifiedLog],
     stable: Sequence[int],
     ends: Sequence[int],
-    jobs: Iterable[JobSpan] = (),
+    jobs: "Iterable[JobSpan]" = (),
     floors: Sequence[int] | None = None,
     overlap: bool = True,
 ) -> list[int]:
@@ -232,8 +234,8 @@ def consistent_offsets(
 
 
 def _ranges_in(
-    partitions: Sequence[UnifiedLog], job: JobSpan, floors: Sequence[int]
-) -> dict[int, OffsetRange]:
+    partitions: Sequence[UnifiedLog], job: "JobSpan", floors: Sequence[int]
+) -> "dict[int, OffsetRange]":
     """Return the ranges of a job in these partitions, by their numbers, from the floors on: what
     several jobs that count as one have below was whole.
     """
@@ -241,11 +243,11 @@ def _ranges_in(
     for number, partition in enumerate(partitions):
         one = job.range_in(partition)
         if one is not None and one.upper_bound > floors[number]:
-            found[number] = OffsetRange(max(one.first_offset, floors[number]), one.upper_bound)
+            found[number] = one._replace(first_offset=max(one.first_offset, floors[number]))
     return found
 
 
-def _leave_out_jobs(undivided: Sequence[_Ranges], cuts: list[int]) -> bool:
+def _leave_out_jobs(undivided: "Sequence[_Ranges]", cuts: list[int]) -> bool:
     """Move the cuts before each job that is not wholly below them; True if that moved any."""
     moved_any = False
     moved = True

@@ -12,10 +12,9 @@ first used. The steps have numbers in `docs/crash-points.md`.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.shared_page import LOCK_COMPACTION, LOCK_LMDB
@@ -70,7 +69,6 @@ from eoslog.storage.spare_files import remove_spares
 from eoslog.storage.topic_registry import TopicRegistry, nothing_to_check
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.topics import StoreTopics
-from eoslog.transactions.admin import TransactionAdmin
 from eoslog.transactions.compacted_log import CompactedLog, CompactionPlan
 from eoslog.transactions.coordinator import TransactionCoordinator
 from eoslog.transactions.named_producers import NamedProducers
@@ -79,13 +77,15 @@ from eoslog.transactions.recovery import TransactionRecovery
 from eoslog.transactions.state_index import StateIndex
 from eoslog.upgrade import upgrade_offsets, upgrade_topics
 
+if TYPE_CHECKING:
+    from eoslog.transactions.admin import TransactionAdmin
+
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningMode:
+class OpeningMode(NamedTuple):
     """Steps that an opening of a store has, and what becomes of it.
 
     `in_background`: timeouts, dead processes, checkpoints and retention are looked after.
@@ -282,9 +282,6 @@ class StoreFiles:
             lambda slot: not has_journal(self.paths, slot),
             self._fold_dead_counts,
         ]
-        self.transaction_admin = TransactionAdmin(
-            self.transactions, self.state_log, self.partitions
-        )
         self.transaction_recovery = TransactionRecovery(
             self.transactions,
             self.state_log,
@@ -329,6 +326,13 @@ class StoreFiles:
             self.group_offsets,
             self.file_hold,
         )
+
+    @cached_property
+    def transaction_admin(self) -> "TransactionAdmin":
+        """Administration of the store's transactions, which few processes use."""
+        from eoslog.transactions.admin import TransactionAdmin
+
+        return TransactionAdmin(self.transactions, self.state_log, self.partitions)
 
     @property
     def follows(self) -> bool:

@@ -60,6 +60,69 @@ def store_metrics(files: StoreFiles, checkpointer: dict[str, Any]) -> dict[str, 
     }
 
 
+def offset_bounds(files: StoreFiles, topic: TopicDescription) -> dict[TopicPartition, range]:
+    """Return from which offset up to which the log of each partition of a topic goes.
+
+    A partition that this process has not open is opened for it only where the files of the store do
+    not agree on what an opening finds. One that another process deletes is left out.
+    """
+    session, unrecovered = files.session_looked_at, files.partitions.unrecovered
+    found = {}
+    for number in _numbers_of(files.engine, topic):
+        where = TopicPartition(topic.name, number)
+        # What a recovery in memory adds, only the open partition has.
+        partition, bounds = files.partitions.if_open(where), None
+        if partition is None:
+            bounds = _bounds_at_rest(files, topic, where, session, to_recover=where in unrecovered)
+        if bounds is None:
+            with suppress(LogClosedError):
+                partition = partition or files.partitions.find_of_any_topic(where)
+                if partition is not None:
+                    bounds = range(partition.log_start_offset, partition.log_end_offset)
+        if bounds is not None:
+            found[where] = bounds
+    return found
+
+
+def _bounds_at_rest(
+    files: StoreFiles,
+    topic: TopicDescription,
+    where: TopicPartition,
+    session: bytes | None,
+    *,
+    to_recover: bool,
+) -> range | None:
+    """Return the bounds of a log that is not open here; None if they take an opening.
+
+    A page of the session that processes are in has them. After a clean close the page, which is not
+    synced, must agree with the checkpoints and with the segments' files.
+    """
+    page = page_of(files.own_paths, where)
+    if page is not None and (
+        page.topic_id != id_bytes(topic.topic_id) or page.deleted or page.failed
+    ):
+        return None
+    if page is not None and page.ready and not page.sealed and page.session == session:
+        return range(page.log_start_offset, page.log_end_offset)
+    if to_recover:
+        return None
+    directory, checkpoints = files.own_paths.partition(where), files.engine.checkpoints
+    sizes = _segment_sizes(directory)
+    if page is None:
+        was_used = sizes or checkpoints.knows(where) or not directory.is_dir()
+        return None if was_used else range(0)
+    is_at_rest = (
+        page.sealed
+        and page.log_end_offset == checkpoints.recovery_point(where)
+        and page.log_start_offset == checkpoints.log_start_offset(where)
+        and bool(sizes)
+        and min(sizes) <= page.log_start_offset
+        and max(sizes) == page.active_base_offset
+        and sizes[page.active_base_offset] == page.active_valid_bytes
+    )
+    return range(page.log_start_offset, page.log_end_offset) if is_at_rest else None
+
+
 def _figures_of_opened(engine: Engine) -> dict[TopicPartition, LogFigures]:
     """Return the figures of the open partitions, without those of a topic that was just deleted."""
     found = {}

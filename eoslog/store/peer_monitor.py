@@ -10,16 +10,20 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from eoslog.bindings.shared_page import COUNTER_TOPICS
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
-from eoslog.producer.producer import Producer, notice_replacements
-from eoslog.staging.commit import StagedCommits
+from eoslog.producer.internals import notice_replacements
+from eoslog.staging.on_demand import StagedJobs
 from eoslog.storage.journal_replay import DeadJournals
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.files import StoreFiles
+
+if TYPE_CHECKING:
+    from eoslog.producer.producer import Producer
 
 LEAD_FILE_NAME = "lead.lock"
 # How often it asks whether a process has come, or a topic was changed: others follow that within a
@@ -36,8 +40,8 @@ class PeerMonitor:
     def __init__(
         self,
         files: StoreFiles,
-        staged: StagedCommits,
-        live_producers: Callable[[], list[Producer]],
+        staged: StagedJobs,
+        live_producers: "Callable[[], list[Producer]]",
         note: Callable[[UnifiedLog], None],
         keep: Callable[[Exception, str], None],
     ) -> None:

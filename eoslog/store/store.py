@@ -16,17 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self, cast, overload
 
 from eoslog.bindings.lock_block import LockBlock
-from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.arguments import check_synchronous, path_of, whole_number
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
-from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
@@ -38,19 +35,13 @@ from eoslog.errors import (
     StoreFailedError,
     StoreReadOnlyError,
 )
-from eoslog.groups.coordinator import GroupDescription
 from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
+from eoslog.producer.internals import ProducerInternals, notice_replacements
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.parts import ProducerParts
-from eoslog.producer.producer import Producer, ProducerInternals, notice_replacements
-from eoslog.producer.transactional_producer import TransactionalProducer
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.settings import StoreSettings, read_settings
-from eoslog.staging.application import ApplicationState
-from eoslog.staging.commit import StagedCommit, StagedCommits
-from eoslog.staging.job import VERSION_PARTITION, OffsetsOfGroups
-from eoslog.staging.message import StagedMessage
-from eoslog.staging.source import VersionSource
+from eoslog.staging.on_demand import VERSION_PARTITION, StagedJobs
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
@@ -64,7 +55,7 @@ from eoslog.store.files import (
     errors_of,
     raise_first,
 )
-from eoslog.store.metrics import StoreFigures, gather, store_metrics
+from eoslog.store.metrics import StoreFigures, gather, offset_bounds, store_metrics
 from eoslog.store.partition import Partition
 from eoslog.store.record_deletion import (
     DeletableRecords,
@@ -72,17 +63,28 @@ from eoslog.store.record_deletion import (
     delete_records,
     find_offsets,
 )
-from eoslog.transactions.admin import (
-    HangingTransaction,
-    TransactionDescription,
-    TransactionListing,
-)
 
 if TYPE_CHECKING:
+    from eoslog.bindings.partition_log import ProducerState
+    from eoslog.common.prepared_transaction import PreparedTransaction
+    from eoslog.consumer.consumer import Consumer
+    from eoslog.groups.coordinator import GroupDescription
     from eoslog.inspect.store_verification import Progress
+    from eoslog.producer.producer import Producer
+    from eoslog.producer.transactional_producer import TransactionalProducer
+    from eoslog.staging.application import ApplicationState
+    from eoslog.staging.commit import StagedCommit, StagedCommits
+    from eoslog.staging.job import OffsetsOfGroups
+    from eoslog.staging.message import StagedMessage
+    from eoslog.staging.source import VersionSource
     from eoslog.store.backup import Progress as BackupProgress
     from eoslog.store.backup import StoreBackup
     from eoslog.store.scan import Offsets, Scan, TimeRange
+    from eoslog.transactions.admin import (
+        HangingTransaction,
+        TransactionDescription,
+        TransactionListing,
+    )
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +136,7 @@ class Store:
             )
             self._expiry_clock = ExpiryClock()
             self._linger = LingerTimer()
-            self._staged = StagedCommits(
+            self._staged = StagedJobs(
                 self._files.engine,
                 self._files.state_log,
                 self._files.group_offsets,
@@ -155,6 +157,7 @@ class Store:
                 self._files.names,
                 self._files.group_offsets,
                 self._linger,
+                weakref.WeakValueDictionary(),
             )
             if not self._files.mode.in_background:
                 self._checkpointer.stop()
@@ -495,7 +498,7 @@ class Store:
     @overload
     def producer(
         self, name: str | None = None, config: Mapping[str, object] | None = None
-    ) -> Producer: ...
+    ) -> "Producer": ...
 
     @overload
     def producer(
@@ -505,7 +508,7 @@ class Store:
         *,
         transactional_id: str,
         transaction_timeout_ms: int = 60_000,
-    ) -> TransactionalProducer: ...
+    ) -> "TransactionalProducer": ...
 
     def producer(
         self,
@@ -515,7 +518,7 @@ class Store:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         **others: Never,
-    ) -> Producer:
+    ) -> "Producer":
         """Return a new `Producer`, or with a transactional id a `TransactionalProducer`.
 
         Parameters
@@ -538,6 +541,9 @@ class Store:
         """
         if others:
             refuse_parameters("producer", others)
+        from eoslog.producer.producer import Producer
+        from eoslog.producer.transactional_producer import TransactionalProducer
+
         self._check_writable()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "transactional.id" in given:
@@ -568,7 +574,7 @@ class Store:
         auto_offset_reset: str = "earliest",
         config: Mapping[str, object] | None = None,
         **others: Never,
-    ) -> Consumer:
+    ) -> "Consumer":
         """Return a new `Consumer`, which reads partitions assigned or topics subscribed.
 
         Parameters
@@ -595,6 +601,8 @@ class Store:
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "group.id" in given:
             group = cast(str, given.pop("group.id"))
+        from eoslog.consumer.consumer import Consumer
+
         return Consumer(
             self._files.engine,
             self._files.group_offsets,
@@ -666,7 +674,7 @@ class Store:
             found[group][VERSION_PARTITION] = OffsetAndMetadata(version)
         return found
 
-    def describe_group(self, name: str) -> GroupDescription:
+    def describe_group(self, name: str) -> "GroupDescription":
         """Return a group's state, generation and members, and the partitions of each.
 
         Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
@@ -703,7 +711,7 @@ class Store:
         producer_ids: Collection[int] | None = None,
         pattern: str | None = None,
         duration_ms: int = -1,
-    ) -> list[TransactionListing]:
+    ) -> "list[TransactionListing]":
         """Return the transactional ids that pass all given filters, sorted.
 
         An id whose record is damaged is left out; `describe_transaction` raises what is wrong.
@@ -726,7 +734,7 @@ class Store:
         longer_ms = whole_number(duration_ms, "a duration")
         return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
 
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+    def describe_transaction(self, transactional_id: str) -> "TransactionDescription":
         """Return all that is known of a transactional id.
 
         Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
@@ -776,7 +784,7 @@ class Store:
         max_transaction_timeout_ms: int = 900_000,
         topic: str | None = None,
         partition: int | None = None,
-    ) -> list[HangingTransaction]:
+    ) -> "list[HangingTransaction]":
         """Return the transactions that nothing will end, in all partitions, a topic's, or one.
 
         They are open at a partition, were last written to more than `max_transaction_timeout_ms`
@@ -796,7 +804,7 @@ class Store:
         now_ms = clock.now_ms()
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
 
-    def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+    def commit_prepared(self, prepared: "Iterable[PreparedTransaction]") -> None:
         """Commit prepared transactions, each by a decision of its own.
 
         A call may be repeated until the id goes on. All are tried; the first error is raised, with
@@ -818,7 +826,7 @@ class Store:
         self._check_writable()
         self._files.transaction_admin.decide(prepared, commit=True)
 
-    def abort_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+    def abort_prepared(self, prepared: "Iterable[PreparedTransaction]") -> None:
         """Abort prepared transactions, each by a decision of its own, as `commit_prepared`."""
         self._check_writable()
         self._files.transaction_admin.decide(prepared, commit=False)
@@ -827,11 +835,11 @@ class Store:
         self,
         app_id: str,
         version: int,
-        messages: Iterable[StagedMessage],
+        messages: "Iterable[StagedMessage]",
         run_id: str | None = None,
-        offsets: OffsetsOfGroups | None = None,
-        source: VersionSource | None = None,
-    ) -> StagedCommit:
+        offsets: "OffsetsOfGroups | None" = None,
+        source: "VersionSource | None" = None,
+    ) -> "StagedCommit":
         """Make the staged files of all messages part of the log by one decision.
 
         On return the job is in the log and visible, as durable as the store's durability says; a
@@ -865,22 +873,22 @@ class Store:
             Unknown until the next opening.
         """
         self._check_writable()
-        return self._staged.commit(app_id, version, messages, run_id, offsets, source)
+        return self._staged.commits.commit(app_id, version, messages, run_id, offsets, source)
 
-    def application(self, app_id: str) -> ApplicationState | None:
+    def application(self, app_id: str) -> "ApplicationState | None":
         """Return the state of an application's staged jobs; None if there is none."""
         self._check_open()
-        return self._staged.application(app_id)
+        return self._staged.commits.application(app_id)
 
     def begin_run(self, app_id: str) -> str:
         """Register a run of an application that overtakes all others; return its name. Durable."""
         self._check_writable()
-        return self._staged.begin_run(app_id)
+        return self._staged.commits.begin_run(app_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
         """Remove the files of a run that will not be committed; return their number."""
         self._check_writable()
-        return self._staged.sweep_run(app_id, run_id)
+        return self._staged.commits.sweep_run(app_id, run_id)
 
     # Looking after it.
 
@@ -899,7 +907,7 @@ class Store:
         self._check_open()
         return self._snapshots.of_topics(topics)
 
-    def producers(self) -> dict[TopicPartition, list[ProducerState]]:
+    def producers(self) -> "dict[TopicPartition, list[ProducerState]]":
         """Return what each partition knows of every producer; opens them all. A topic that is
         deleted during the call is left out.
         """
@@ -1131,7 +1139,7 @@ class Store:
                 self._files.signal.wake()
             raise
 
-    def _live_producers(self) -> list[Producer]:
+    def _live_producers(self) -> "list[Producer]":
         with self._producers_lock:
             return list(self._producers)
 
@@ -1165,10 +1173,16 @@ def verify_counting(
         files.lmdb,
         files.checkpoints.lost,
         files.topics.unremoved(),
-        store._staged.verify,
+        store._staged.commits.verify,
         counted,
     ).problems(progress)
     return [{**one, "path": files.paths.as_shown(str(one["path"]))} for one in found]
+
+
+def offset_bounds_of(store: Store, name: str) -> dict[TopicPartition, range] | None:
+    """Return the bounds of a topic's logs, also of an internal one; None if there is none."""
+    topic = store._files.registry.get(name)
+    return None if topic is None else offset_bounds(store._files, topic)
 
 
 def abandon(store: Store) -> None:
@@ -1195,11 +1209,11 @@ class StoreParts(NamedTuple):
 
     store: Store
     files: StoreFiles
-    staged: StagedCommits
+    staged: "StagedCommits"
     checkpointer: Checkpointer
     linger: LingerTimer
     expiry_clock: ExpiryClock
-    producers: Callable[[], list[Producer]]
+    producers: "Callable[[], list[Producer]]"
 
 
 def parts_of(store: Store) -> StoreParts:
@@ -1207,7 +1221,7 @@ def parts_of(store: Store) -> StoreParts:
     return StoreParts(
         store,
         store._files,
-        store._staged,
+        store._staged.commits,
         store._checkpointer,
         store._linger,
         store._expiry_clock,

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from eoslog.common.config import altered_topic_config, parse_topic_config, settings_text
 from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, folded_name
@@ -23,13 +24,16 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.offsets import GroupOffsets
-from eoslog.producer.producer import Producer, ProducerInternals
+from eoslog.producer.internals import ProducerInternals
 from eoslog.session.file_hold import FileHold
 from eoslog.session.paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import make_partition_directories
 from eoslog.storage.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 from eoslog.transactions.named_producers import NamedProducers
+
+if TYPE_CHECKING:
+    from eoslog.producer.producer import Producer
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +139,7 @@ class StoreTopics:
         name: str,
         config: Mapping[str, object] | None,
         partitions: int | None,
-        producers: Callable[[], Iterable[Producer]],
+        producers: "Callable[[], Iterable[Producer]]",
     ) -> TopicDescription:
         """See `Store.alter_topic`."""
         check_user_topic_name(name)
@@ -163,7 +167,7 @@ class StoreTopics:
         self.follow_alterations(producers())
         return altered
 
-    def follow_alterations(self, producers: Iterable[Producer]) -> None:
+    def follow_alterations(self, producers: "Iterable[Producer]") -> None:
         """Have what is open here go on with the settings and partitions that topics have now."""
         alterations = self._registry.alterations
         if alterations != self._followed:
@@ -172,7 +176,7 @@ class StoreTopics:
                 ProducerInternals(producer).follow_topics()
             self._followed = alterations
 
-    def delete(self, name: str, producers: Callable[[], Iterable[Producer]]) -> None:
+    def delete(self, name: str, producers: "Callable[[], Iterable[Producer]]") -> None:
         """See `Store.delete_topic`.
 
         `producers()` is called once the topic is marked as deleted: later ones do not find it.
@@ -241,7 +245,7 @@ class StoreTopics:
         self._registry.remove(topic.name)
         _log.info("topic %s: deleted, with %d partitions", topic.name, topic.partitions)
 
-    def notice_changes(self, producers: Collection[Producer]) -> None:
+    def notice_changes(self, producers: "Collection[Producer]") -> None:
         """Let go of what other processes deleted, follow what they altered, and finish what one of
         them began and left.
         """

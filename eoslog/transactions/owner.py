@@ -6,7 +6,6 @@ the others read it. Epochs fence as well.
 """
 
 import os
-import socket
 import threading
 from dataclasses import dataclass
 
@@ -29,7 +28,7 @@ class TransactionOwner:
     def here(cls) -> "TransactionOwner":
         """The calling thread of this process, from now on."""
         thread = threading.current_thread().name
-        return cls(os.getpid(), socket.gethostname(), thread, clock.now_ms())
+        return cls(os.getpid(), os.uname().nodename, thread, clock.now_ms())
 
     def __str__(self) -> str:
         return self.text("since")

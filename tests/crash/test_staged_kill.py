@@ -45,9 +45,9 @@ from eoslog.staging import job as staged_job
 from eoslog.staging import leftovers as staged_leftovers
 from eoslog.staging.adoption import HeldPartitions
 from eoslog.staging.attempt_files import AttemptFiles
-from eoslog.staging.job import VERSION_PARTITION
 from eoslog.staging.leftovers import Leftovers
 from eoslog.staging.message import StagedMessage
+from eoslog.staging.on_demand import VERSION_PARTITION
 from eoslog.staging.writer import StagedWriter
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.unified_log import UnifiedLog

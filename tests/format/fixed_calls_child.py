@@ -4,7 +4,6 @@ import collections
 import hashlib
 import os
 import random
-import socket
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def fixed_bytes(size: int) -> bytes:
 os.urandom = fixed_bytes
 random._urandom = fixed_bytes  # type: ignore[attr-defined]
 os.getpid = lambda: 4242
-socket.gethostname = lambda: "host"
+os.uname = lambda: os.uname_result(("Linux", "host", "", "", ""))
 
 import pyarrow as pa  # noqa: E402
 

@@ -41,8 +41,8 @@ from eoslog.staging import leftovers as staged_leftovers
 from eoslog.staging.adoption import HeldPartitions
 from eoslog.staging.application import ApplicationRecord
 from eoslog.staging.commit import StagedCommits
-from eoslog.staging.job import VERSION_PARTITION
 from eoslog.staging.leftovers import Leftovers
+from eoslog.staging.on_demand import VERSION_PARTITION
 from eoslog.staging.spans import RecentJobs
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.unified_log import UnifiedLog
@@ -155,7 +155,7 @@ def check_settled(store: eoslog.Store, *, decided: bool) -> None:
     """All or nothing, nobody held; then the driver starts anew."""
     expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
     assert held_partitions(store) == []
-    assert not parts_of(store).staged.pending.undone.any
+    assert not parts_of(store).staged.pending.undone.flag.is_set
     assert visible_numbers(store) == expected
     check_offsets(store, [0, 1] if decided else [0])
     known = store.application(APP)
@@ -274,7 +274,7 @@ def test_whoever_comes_next_settles_it(path, kill, by):
             expected_numbers(BEFORE, JOB) if decided or by == "commit" else expected_numbers(BEFORE)
         )
         assert store.application(APP).state == "complete"
-        assert not parts_of(store).staged.pending.undone.any
+        assert not parts_of(store).staged.pending.undone.flag.is_set
     finally:
         store.close()
 
@@ -418,7 +418,7 @@ def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, dura
         patched.setattr(UnifiedLog, "adopt", full)
         with pytest.raises(eoslog.errors.StagedJobIncompleteError):
             store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
-    assert parts_of(store).staged.pending.undone.any
+    assert parts_of(store).staged.pending.undone.flag.is_set
     assert len(held_partitions(store)) == PARTITIONS
 
     def other() -> list[Any]:
@@ -463,7 +463,7 @@ def test_an_interrupted_decision_is_taken_back_unless_another_process_acted(
     assert result.committed == (not (written and acted))
     assert held_partitions(store) == []
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
-    assert not parts_of(store).staged.pending.undone.any
+    assert not parts_of(store).staged.pending.undone.flag.is_set
 
 
 def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):

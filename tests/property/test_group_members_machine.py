@@ -4,7 +4,7 @@ The model is what each consumer reads: it knows only what the group said at its 
 gives up and takes over only then. The dead and the expelled go on reading what they had, unaware.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -108,7 +108,7 @@ class GroupMembersMachine(RuleBasedStateMachine):
     @rule(consumer=consumers, topics=TOPICS)
     def subscribe(self, consumer, topics):
         member = self.group.get(consumer.name)
-        changed = replace(member, topics=topics)
+        changed = member._replace(topics=topics)
         self.changed(with_member(self.group, changed, self.counts))
 
     @rule(topic=st.sampled_from(["a", "b", "c"]), count=st.integers(0, 5))

@@ -24,7 +24,8 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer.producer import Producer, ProducerInternals
+from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import Producer
 
 
 def test_a_record_is_told_where_it_is(tmp_path):

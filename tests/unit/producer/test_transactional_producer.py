@@ -25,7 +25,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer.producer import ProducerInternals
+from eoslog.producer.internals import ProducerInternals
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import ClientState
 from eoslog.store.store import abandon, engine_of, parts_of

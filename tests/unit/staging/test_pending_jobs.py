@@ -218,7 +218,7 @@ def test_offsets_are_stable_once_another_process_completed_their_job(store):
     groups.adopt(one.number, lambda: one.columns(parts.files.registry.id_of), one.producer_id)
     assert groups.is_stable("readers", SOURCE)
     pending.record.completed().write(parts.files.state_log)
-    parts.staged.pending.undone.settle()
+    parts.staged.pending.undone.flag.settle()
     assert groups.fetch("readers", SOURCE, require_stable=True).offset == 7
 
 

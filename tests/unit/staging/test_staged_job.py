@@ -43,8 +43,8 @@ from eoslog.groups.records import decode_members_key
 from eoslog.staging import job as staged_job
 from eoslog.staging.adoption import HeldPartitions
 from eoslog.staging.application import ApplicationRecord
-from eoslog.staging.job import VERSION_PARTITION
 from eoslog.staging.message import STAGED_PRODUCER_ID_MIN
+from eoslog.staging.on_demand import VERSION_PARTITION
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.compacted_log import CompactedLog

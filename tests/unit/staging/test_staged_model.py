@@ -31,7 +31,7 @@ from eoslog.errors import (
     StagedRunFencedError,
     StoreFullError,
 )
-from eoslog.staging.job import VERSION_PARTITION
+from eoslog.staging.on_demand import VERSION_PARTITION
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import parts_of
 

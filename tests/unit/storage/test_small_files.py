@@ -1,7 +1,6 @@
 """The small files of a store: replaced as a whole, read back, damage named."""
 
 import os
-from dataclasses import replace
 
 import pytest
 from transaction_files import full_disk
@@ -161,7 +160,7 @@ def test_the_markers_existence_alone_is_clean(tmp_path, content):
 
 @pytest.mark.parametrize("imported", [False, True])
 def test_identity_comes_back(tmp_path, imported):
-    written = replace(MetaProperties.new(), imported=imported)
+    written = MetaProperties.new()._replace(imported=imported)
     write_meta_properties(tmp_path, written)
     assert read_meta_properties(tmp_path) == written
     lines = (tmp_path / "meta.properties").read_text().splitlines()

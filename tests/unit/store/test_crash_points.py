@@ -125,7 +125,7 @@ OPENING = {
     "O4": after(store_files, "forget_last_stop"),
     "O6": after(store_files.CompactedLog, "load"),
     "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
-    "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
+    "O7 jobs": after(store_module.StagedJobs, "roll_forward"),
     "OP1": after(opened_partitions, "check_identity"),
     "OP2": after(log_opener.PartitionLog, "__init__"),
     "OP3": after(PartitionProducers, "restore"),
