@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Arrow arrays of any library, by its C data interface: cells of bytes, borrowed, and times.
 
-Whoever made an array is not trusted: counts, buffers, offsets, indices and views are checked before
+The maker of an array is not trusted: counts, buffers, offsets, indices and views are checked before
 a cell is read, and an error names the column and the row. The sizes of most buffers are not part of
 the interface, so that one that is too short cannot be seen. Plain columns are borrowed as they are;
 views and dictionaries become pointers to the bytes where they lie.

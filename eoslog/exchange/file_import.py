@@ -60,15 +60,15 @@ def import_file(
     """Append the records of a file to a topic, each once: those that no import of it appended yet.
 
     A file of lines, JSON lines or CSV may grow between imports; one of Parquet may not. Each
-    transaction holds the records of 16 MiB of the file, or those of one longer line, and is durable
-    as the store's durability says. After a crash, or an error, the next import goes on.
+    transaction, durable as the store's durability says, holds the records of 16 MiB of the file, or
+    of one longer line. After a crash or an error the next import goes on.
 
     Parameters
     ----------
     store : Store
         An open store.
     topic : str
-        A topic that exists.
+        An existing topic.
     file : str, PathLike, or binary file object
         A file object is read from where it stands, and needs a name.
     format : str, optional
@@ -79,8 +79,7 @@ def import_file(
     name : str, optional
         Identity of the file: by default its path, resolved.
     partition : int, optional
-        By default keys choose it as in Kafka, and records without a key fill one partition's batch
-        after the other.
+        By default as `Producer.append` chooses it.
     whole : bool
         Take a last line without a line end as well. A line of JSON is taken if it is whole.
     progress : callable, optional
