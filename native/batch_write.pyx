@@ -13,7 +13,9 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from eoslog.native.batch_encode cimport record_bytes, records_encode
+from eoslog.native.batch_encode cimport (
+    RECORD_OVERHEAD_BYTES_MAX, record_bytes, records_encode,
+)
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport (
@@ -115,8 +117,10 @@ cdef int write_piece(Pieces* pieces, int64_t piece_bytes) noexcept nogil:
 
 
 cdef int grow(Pieces* pieces, int64_t bytes) noexcept nogil:
-    """Have room for a record that is larger than a piece; 0 or an errno."""
-    cdef int64_t capacity = pieces.used + bytes
+    """Have room for a record that is larger than a piece, as much as its encoding may take; 0 or an
+    errno.
+    """
+    cdef int64_t capacity = pieces.used + bytes + RECORD_OVERHEAD_BYTES_MAX
     cdef uint8_t* grown = <uint8_t*>realloc(pieces.buffer, <size_t>capacity)
     if grown == NULL:
         return ENOMEM
