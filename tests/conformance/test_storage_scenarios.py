@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 from conformance import steps
@@ -38,7 +38,7 @@ CASES = [
 def engine_of(tmp_path, monkeypatch):
     # The scenarios' segments and indexes are smaller than the store lets a user make them.
     for name in ("segment.bytes", "segment.index.bytes"):
-        smaller = replace(TOPIC_SETTINGS[name], smallest=1)
+        smaller = TOPIC_SETTINGS[name]._replace(smallest=1)
         monkeypatch.setitem(TOPIC_SETTINGS, name, smaller)
     made = []
 
