@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import traceback
 import warnings
@@ -73,7 +72,9 @@ def _start(child: Any, function: Callable[..., object], start_method: str) -> No
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             child.start()
-        except (AttributeError, TypeError, pickle.PicklingError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # Of what cannot be pickled; each kind has its own.
             raise ChildFailedError(
                 f"{function!r} or an argument cannot be passed to the child: {error}; with "
                 f"start_method={start_method!r} it must be a function of a module"

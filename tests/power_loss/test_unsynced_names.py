@@ -31,7 +31,8 @@ def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records
     """Else a power cut takes a file whose content was synced, and with it what was promised."""
     events = events_of("test_unsynced_names", tmp_path, work)
     synced = [one.first.decode() for one in events if one.kind == SYNCED and one.number == 1]
-    assert synced == [f"{TOPIC}-0"]
+    # The background thread may complete the job in between, and sync what that takes.
+    assert f"{TOPIC}-0" in synced
 
 
 def recovery(root: str) -> None:
