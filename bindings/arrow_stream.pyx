@@ -161,8 +161,11 @@ cdef ColumnHolder joined(list holders):
     return holder
 
 
-cdef ColumnHolder arrow_bytes(object source, str name):
-    """Borrow a source as one column of bytes: all chunks at once."""
+ctypedef ColumnHolder (*column_of_cells)(const Cells* cells, OwnedArray array, str name)
+
+
+cdef ColumnHolder all_chunks(object source, str name, column_of_cells open_cells):
+    """Borrow all chunks of a source as one column, each opened by that function."""
     cdef OwnedSchema schema
     cdef OwnedArray chunk
     cdef Cells cells
@@ -171,22 +174,18 @@ cdef ColumnHolder arrow_bytes(object source, str name):
     holders = []
     for chunk in chunks:
         cells = all_cells(schema, chunk)
-        holders.append(bytes_column(&cells, chunk, name))
+        holders.append(open_cells(&cells, chunk, name))
     return joined(holders) if holders else empty_column()
+
+
+cdef ColumnHolder arrow_bytes(object source, str name):
+    """Borrow a source as one column of bytes: all chunks at once."""
+    return all_chunks(source, name, bytes_column)
 
 
 cdef ColumnHolder arrow_headers(object source, str name):
     """Encode the headers of a source."""
-    cdef OwnedSchema schema
-    cdef OwnedArray chunk
-    cdef Cells cells
-    cdef list chunks, holders
-    schema, chunks = chunks_of(source, name)
-    holders = []
-    for chunk in chunks:
-        cells = all_cells(schema, chunk)
-        holders.append(headers_column(&cells, chunk, name))
-    return joined(holders) if holders else empty_column()
+    return all_chunks(source, name, headers_column)
 
 
 cdef object arrow_times(object source, str name):
