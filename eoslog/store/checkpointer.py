@@ -333,8 +333,12 @@ class Checkpointer:
         """Do what is due."""
         for work in self.works:
             if work.is_wanted() and work.due_s <= time.monotonic() + TOGETHER_S:
-                self.attempt(partial(self._do, work), work.name)
-                work.due_s = time.monotonic() + work.interval_s
+                self.do(work)
+
+    def do(self, work: _Work) -> None:
+        """Do one of the works, whenever it is due; an error is kept."""
+        self.attempt(partial(self._do, work), work.name)
+        work.due_s = time.monotonic() + work.interval_s
 
     def _do(self, work: _Work) -> None:
         failure = self._files.engine.failure
