@@ -77,6 +77,8 @@ class AsyncConsumer(ClosedByBlock):
     subscribe = awaited(Consumer.subscribe, "_move")  # type: ignore[arg-type]
     unsubscribe = awaited(Consumer.unsubscribe, "_move")
     subscription = awaited(Consumer.subscription)
+    pause = awaited(Consumer.pause, "_move")
+    resume = awaited(Consumer.resume, "_move")
     seek = awaited(Consumer.seek, "_move")
     seek_to_beginning = awaited(Consumer.seek_to_beginning, "_move")
     seek_to_end = awaited(Consumer.seek_to_end)
@@ -87,6 +89,10 @@ class AsyncConsumer(ClosedByBlock):
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read, in the order of their assignment."""
         return self._consumer.assignment()
+
+    def paused(self) -> list[TopicPartition]:
+        """The assigned partitions that `pause` holds."""
+        return self._consumer.paused()
 
     # The group's offsets.
 

@@ -306,6 +306,45 @@ class Consumer:
         self._check_open()
         return list(self._positions.partitions)
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these assigned partitions until `resume`; the others go on.
+
+        Positions stay, and `seek` and `commit` work as before; the consumer goes on polling, and
+        stays in its group. A partition is paused as long as it stays assigned.
+
+        Parameters
+        ----------
+        partitions : iterable of TopicPartition
+            `assignment()` for all. A loop over the consumer gets no more of them at once, and the
+            rest of what was read after `resume`.
+
+        Raises
+        ------
+        UnknownTopicOrPartitionError
+            One is not assigned; none is paused then.
+        """
+        self._positions.paused |= self._all_assigned(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of these assigned partitions again, from their positions on.
+
+        Parameters
+        ----------
+        partitions : iterable of TopicPartition
+            `paused()` for all.
+
+        Raises
+        ------
+        UnknownTopicOrPartitionError
+            One is not assigned; none is resumed then.
+        """
+        self._positions.paused -= self._all_assigned(partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """The assigned partitions that `pause` holds, in the order of their assignment."""
+        self._check_open()
+        return [where for where in self._positions.partitions if where in self._positions.paused]
+
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at an offset.
 
@@ -831,6 +870,10 @@ class Consumer:
         self._check_movable()
         return [self._assigned(where) for where in partitions] or self.assignment()
 
+    def _all_assigned(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        self._check_movable()
+        return frozenset(map(self._assigned, partitions))
+
     def _check_movable(self) -> None:
         self._check_open()
         self._call_lock.check()
@@ -870,9 +913,10 @@ class ConsumerInternals:
         return next((one for one in self._consumer._watched() if one not in own), None)
 
     def lag(self) -> int:
-        """Return the number of offsets between the positions and the ends."""
+        """Return the number of offsets between the positions and the ends, where it may read."""
         positions = self.positions
         return sum(
             max(0, positions.end_of(positions.partitions[where]) - position)
             for where, position in positions.begun().items()
+            if where not in positions.paused
         )

@@ -125,12 +125,17 @@ class Fetcher:
         return [], False
 
     def _in_turn(self) -> list[TopicPartition]:
-        """Return the assigned partitions in the order in which they are to be looked at."""
+        """Return the assigned partitions that are not paused, in the order in which they are to be
+        looked at.
+        """
         assigned = self._positions.partitions
         if self._turns_of is not assigned:
             self._turns = OrderedDict.fromkeys(assigned)
             self._turns_of = assigned
-        return list(self._turns)
+        paused = self._positions.paused
+        return (
+            [where for where in self._turns if where not in paused] if paused else list(self._turns)
+        )
 
     def _to_the_back(self, where: TopicPartition) -> None:
         self._turns.move_to_end(where)

@@ -24,6 +24,7 @@ from eoslog.storage.unified_log import UnifiedLog
 
 Positions = dict[TopicPartition, int | None]
 
+NOTHING_PAUSED: frozenset[TopicPartition] = frozenset()
 RESETS = ("earliest", "latest", "none")
 # Over a longer way only the distance is returned: what is counted is read.
 COUNTED_OFFSETS_MAX = 100_000
@@ -43,6 +44,7 @@ class ConsumerPositions:
         self.partitions: dict[TopicPartition, UnifiedLog] = {}
         self.topic_ids: dict[str, str] = {}  # Of their topics.
         self.current: Positions = {}  # The positions themselves.
+        self.paused: frozenset[TopicPartition] = NOTHING_PAUSED
         self._group = group
         self._group_offsets = group_offsets
         self._isolation_level = isolation_level
@@ -55,14 +57,16 @@ class ConsumerPositions:
         return self._reset == "earliest"
 
     def assign(self, partitions: Mapping[TopicPartition, UnifiedLog]) -> None:
-        """Assign these partitions and no others; those that stay keep their positions.
+        """Assign these partitions and no others; those that stay keep their positions, and stay
+        paused.
 
         One of a topic that was re-created does not stay: its records are others.
         """
+        stay = {where for where, one in partitions.items() if self._is_of_same_topic(where, one)}
         positions = {
-            where: self.current.get(where) if self._is_of_same_topic(where, one) else None
-            for where, one in partitions.items()
+            where: self.current.get(where) if where in stay else None for where in partitions
         }
+        paused = self.paused & stay
         assigned = dict(partitions)
         topic_ids: dict[str, str] = {}
         for where, one in assigned.items():
@@ -70,6 +74,7 @@ class ConsumerPositions:
                 topic_ids[where.topic] = ""  # Re-created just now: nothing of it can be committed.
         # No interrupt comes between them.
         self.current, self.partitions, self.topic_ids = positions, assigned, topic_ids
+        self.paused = paused
 
     def add(self, partitions: Mapping[TopicPartition, UnifiedLog]) -> None:
         """Assign the given partitions besides, or in the place of those that they have the names
@@ -158,6 +163,8 @@ class ConsumerPositions:
         May return early. Raises LogClosedError for a partition that is closed.
         """
         partitions, positions = self.partitions, self.begun()
+        if self.paused:
+            positions = {where: at for where, at in positions.items() if where not in self.paused}
         wait_for_more(
             signal.shared,
             [partitions[where].log for where in positions],
@@ -167,8 +174,8 @@ class ConsumerPositions:
         )
 
     def is_one(self) -> bool:
-        """True if there is a single partition, and a position at it."""
-        return len(self.current) == 1 and self.are_begun()
+        """True if there is a single partition, which is not paused, and a position at it."""
+        return len(self.current) == 1 and self.are_begun() and not self.paused
 
     def awaited_records(
         self, shared: SharedPage, timeout_s: float, max_records: int, max_bytes: int
@@ -202,6 +209,8 @@ class ConsumerPositions:
             if position is None:
                 if self._may_begin(where):
                     return True
+            elif where in self.paused:
+                continue
             elif partitions[where].readable_end(self._isolation_level) > position:
                 return True
         return False

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def record_iterator(positions: ConsumerPositions, records: list[Record]) -> Iterator[Record]:
     """Return an iterator over the records of the last poll, each with the position after it.
 
-    A partition that was moved by a seek, revoked or re-created since yields no more records.
+    A partition that was moved by a seek, paused, revoked or re-created since yields no more
+    records.
     The positions are at the first records when this returns.
     """
     ends = positions.current
@@ -41,6 +42,7 @@ def records_one_by_one(
         if (
             partition is None
             or partition is not partitions.get(where)
+            or where in positions.paused
             or positions.get(where) != expected[where]
         ):
             del expected[where]

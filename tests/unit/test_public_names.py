@@ -77,7 +77,8 @@ OF_PRODUCERS = """
 NAMES = {
     "Consumer": """
         assign assignment beginning_offsets close closed commit committed committed_metadata
-        end_offsets group_metadata lag offsets_for_times poll poll_arrow position seek
+        end_offsets group_metadata lag offsets_for_times pause paused poll poll_arrow position
+        resume seek
         seek_to_beginning seek_to_committed seek_to_end subscribe subscription unsubscribe
     """,
     "Producer": OF_PRODUCERS,
