@@ -18,7 +18,7 @@ COMMANDS = {
     "backup": ("eoslog.cli.backup", "Copy a store while it is in use."),
     "check": ("eoslog.cli.check", "Check a history of what clients of a log saw."),
     "config": ("eoslog.cli.config", "Show or change the settings that a store remembers."),
-    "consume": ("eoslog.cli.consume", "Print records of a topic."),
+    "consume": ("eoslog.cli.records.consume", "Print records of a topic."),
     "delete-records": (
         "eoslog.cli.delete_records",
         "Delete the oldest records of partitions.",
@@ -47,7 +47,7 @@ COMMANDS = {
         "Land files in a topic through Spark, exactly once.",
     ),
     "metrics": ("eoslog.cli.metrics", "Show what the processes of a store counted and hold."),
-    "produce": ("eoslog.cli.produce", "Write lines of standard input to a topic."),
+    "produce": ("eoslog.cli.records.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
     "restore": ("eoslog.cli.backup", "Make a store of a backup."),
     "topics": ("eoslog.cli.topics", "List, create, describe, alter and delete topics."),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -196,6 +196,13 @@ def as_click_error(error: Exception) -> click.ClickException:
     message = "; ".join([message, *getattr(error, "__notes__", ())])
     message = message.replace("\n", "\\n")  # Of a path, say: it is one line.
     return click.UsageError(message) if wrong_use else click.ClickException(message)
+
+
+def exclude(options: Mapping[str, object]) -> None:
+    """Raise UsageError if more than one of these options is given: is not None or False."""
+    given = [name for name, one in options.items() if one is not None and one is not False]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
 
 
 def confirm(question: str) -> None:

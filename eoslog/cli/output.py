@@ -8,6 +8,7 @@ And one line of standard error that says how far a command has come.
 
 import io
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,16 @@ def end_with_reader() -> None:
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _NamedOutput):
         raw.ends_with_reader = True
+
+
+def reader_is_gone() -> bool:
+    """Return True if standard output is a pipe that no process will read: a write would fail."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, _NamedOutput):
+        return False
+    poll = select.poll()
+    poll.register(raw.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def give_up(descriptor: int) -> None:

@@ -5,7 +5,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli.consume import POLL_RECORDS_MAX
+from eoslog.cli.records.topic_reader import FETCH_RECORDS
 from eoslog.store.store import engine_of
 
 
@@ -127,13 +127,13 @@ def test_a_group_that_retention_overtook_begins_at_the_oldest_record(tmp_path):
 
 def test_more_than_one_poll_for_a_group(tmp_path):
     path = tmp_path / "store"
-    count = 2 * POLL_RECORDS_MAX + 10
+    count = 2 * FETCH_RECORDS + 10
     with eoslog.open(path, create=True) as store:
         store.create_topic("orders")
         with store.producer() as producer:
             for number in range(count):
                 producer.send("orders", value=b"%d" % number)
-    first = POLL_RECORDS_MAX + 5
+    first = FETCH_RECORDS + 5
     assert len(consumed(path, "--group", "readers", "--max-records", first)) == first
     assert consumed(path, "--group", "readers")[0] == str(first)
     assert committed_offset(path) == count

@@ -10,7 +10,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli import produce as cli_produce
+from eoslog.cli.records import produce as cli_produce
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Commands that print the records of topics, and that write records."""

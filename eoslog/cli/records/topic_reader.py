@@ -1,0 +1,207 @@
+"""Reading of topics for `eoslog consume`: up to where they end, or on and on."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import click
+
+import eoslog
+from eoslog import TopicDescription, TopicPartition
+from eoslog.cli.options import as_duration_ms, as_moment_ms
+from eoslog.common import clock
+from eoslog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.store import engine_of
+
+FETCH_RECORDS = 1000
+FETCH_BYTES = 1 << 20
+# Without a record, signals, new topics and the output's reader are looked for so often.
+LOOK_S = 0.2
+PATTERN_MARK = "^"
+
+# Writes records of a partition from an offset on, below another one and at most so many (-1: all);
+# returns how many, and the offset to go on from.
+Write = Callable[[UnifiedLog, int, int, int], tuple[int, int]]
+
+
+class Bound(NamedTuple):
+    """Place in each partition: an offset, or with a time the first record at or after it."""
+
+    offset: int = -1
+    moment_ms: int = -1
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> "Bound":
+        """Return the place that an option names: an offset, "latest", a time, or an age."""
+        if text == "latest":
+            return cls()
+        if text.isdecimal():
+            return cls(offset=int(text))
+        if text.startswith("P"):
+            return cls(moment_ms=max(0, clock.now_ms() - as_duration_ms(text, option)))
+        return cls(moment_ms=max(0, as_moment_ms(text, option)))
+
+    def offset_in(self, log: UnifiedLog, isolation: str) -> int:
+        """Return the offset in a partition. Raises OffsetOutOfRangeError."""
+        end = log.readable_end(isolation)
+        if self.moment_ms >= 0:
+            found = log.offset_for_timestamp(self.moment_ms, isolation)
+            return end if found is None else min(found[0], end)
+        if self.offset < 0:
+            return end
+        check_offset(log.topic_partition, self.offset, log.log_start_offset, end)
+        return self.offset
+
+
+class TopicReader:
+    """Reads partitions of topics one after the other, and knows how far it came.
+
+    `topic` is a name, or with "^" before it a regular expression of the beginnings of names.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: tuple[int, ...],
+        isolation: str,
+        write: Write,
+        max_records: int | None,
+        start: Bound | None,
+    ) -> None:
+        self._topic = topic
+        self._pattern = compiled(topic) if topic.startswith(PATTERN_MARK) else None
+        self._partitions = partitions
+        self._isolation = isolation
+        self._write = write
+        self.left = max_records
+        self._start = (
+            start  # Of what is there at first; what comes later is read from its beginning.
+        )
+        self._logs: dict[TopicPartition, UnifiedLog] = {}
+        # By the topic's id: one that is made again under its name is read from its beginning.
+        self._positions: dict[tuple[str, int], int] = {}
+        self.moved: dict[TopicPartition, int] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """True if all records that were asked for are written."""
+        return self.left == 0
+
+    def attach(self, store: "eoslog.Store") -> None:
+        """Read this store from now on, from where it came."""
+        self._store = store
+        self._logs = {}
+
+    def reopen(self) -> None:
+        """Open the partitions again: one was closed. Raises what it says if that was the store."""
+        engine_of(self._store).check_open()
+        self._logs = {}
+
+    def take_up(self) -> list[TopicPartition]:
+        """Take up the partitions that are there now, and return those that are new.
+
+        Raises UnknownTopicOrPartitionError for a topic that is named and not there, and
+        OffsetOutOfRangeError.
+        """
+        found: dict[TopicPartition, UnifiedLog] = {}
+        new = []
+        for topic in self._topics():
+            for number in self._numbers(topic):
+                where = TopicPartition(topic.name, number)
+                log = self._logs.get(where)
+                if log is None or log.topic_id != topic.topic_id:
+                    log = engine_of(self._store).partition(topic.name, number)
+                found[where] = log
+                if (log.topic_id, number) not in self._positions:
+                    first = log.log_start_offset
+                    if self._start is not None:
+                        first = self._start.offset_in(log, self._isolation)
+                    self._positions[log.topic_id, number] = first
+                    new.append(where)
+        self._logs = found
+        self._start = None
+        return new
+
+    def go_to(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Go on at these offsets, as far as the partitions still have them."""
+        for where, offset in offsets.items():
+            if offset is not None:
+                log = self._logs[where]
+                self._positions[log.topic_id, where.partition] = max(offset, log.log_start_offset)
+
+    def ends(self, end: Bound | None = None) -> dict[TopicPartition, int]:
+        """Return where each partition ends, for a consumer of the isolation level, or at `end`."""
+        return {
+            where: log.readable_end(self._isolation)
+            if end is None
+            else end.offset_in(log, self._isolation)
+            for where, log in self._logs.items()
+        }
+
+    def read(
+        self, ends: Mapping[TopicPartition, int], stops: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Write the records below these ends, until there were enough or `stops` says so."""
+        for where, upper_bound in ends.items():
+            log = self._logs[where]
+            key = (log.topic_id, where.partition)
+            while self._positions[key] < upper_bound and not self.is_done and not stops():
+                position = self._positions[key]
+                wanted = -1 if self.left is None else self.left
+                count, following = self._write(log, position, upper_bound, wanted)
+                if following == position:
+                    break
+                self._positions[key] = self.moved[where] = following
+                if self.left is not None:
+                    self.left -= count
+
+    def skip_what_is_gone(self) -> list[str]:
+        """Go to where the partitions begin whose next records were deleted; return what is gone."""
+        skipped = []
+        for where, log in self._logs.items():
+            key, start = (log.topic_id, where.partition), log.log_start_offset
+            if self._positions[key] < start:
+                skipped.append(f"{where}: offsets {self._positions[key]} to {start - 1}")
+                self._positions[key] = start
+        return skipped
+
+    def wait(self) -> None:
+        """Wait until there may be something to read, or to look for."""
+        engine_of(self._store).signal.wait(self._logs.values(), self._is_ready, LOOK_S)
+
+    def _is_ready(self) -> bool:
+        return any(
+            log.readable_end(self._isolation) > self._positions[log.topic_id, where.partition]
+            for where, log in self._logs.items()
+        )
+
+    def _topics(self) -> list[TopicDescription]:
+        known = self._store.topics()
+        if self._pattern is not None:
+            return [known[name] for name in sorted(known) if self._pattern.match(name)]
+        if self._topic not in known:
+            raise UnknownTopicOrPartitionError(f"no topic {self._topic!r} in {self._store.path}")
+        return [known[self._topic]]
+
+    def _numbers(self, topic: TopicDescription) -> list[int]:
+        # One that is named twice is read once, where it is named first.
+        named = dict.fromkeys(self._partitions) or range(topic.partitions)
+        return [one for one in named if self._pattern is None or one < topic.partitions]
+
+
+def compiled(pattern: str) -> "re.Pattern[str]":
+    """Return a pattern of topics' names. Raises BadParameter."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        reason = f"{pattern!r} is no regular expression: {error}"
+        raise click.BadParameter(reason, param_hint="TOPIC") from error
+
+
+def check_offset(target: TopicPartition, offset: int, start: int, end: int) -> None:
+    """Raise OffsetOutOfRangeError for an offset that the partition does not reach."""
+    if not start <= offset <= end:
+        raise OffsetOutOfRangeError(
+            f"no offset {offset} in {target.topic}-{target.partition}, which has {start} to {end}"
+        )
