@@ -11,7 +11,7 @@ LIBRARY_SOURCES := $(wildcard native/*.pyx native/*.pxd native/include/*.h bindi
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_DEMO := $(VENV)/.installed-for-demo
 BUILT := $(VENV)/.built
-PYTHON_FOLDERS := eoslog spark tests benches tools setup.py
+PYTHON_FOLDERS := eoslog spark tests benches docs tools setup.py
 
 # How long `make fuzz` looks, and at which targets: all of them if none is named.
 SECONDS ?= 600
@@ -22,7 +22,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench bench-growth bench-durable wheel wheels wheel-cp314 wheel-aarch64 sdist clean check-tools
+.PHONY: venv build test test-long test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint docs demo bench bench-growth bench-durable wheel wheels wheel-cp314 wheel-aarch64 sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -51,7 +51,7 @@ endef
 
 # Made anew only when what it must hold has changed.
 $(INSTALLED): pyproject.toml setup.py | check-tools
-	$(call environment,demo metrics,--group test --group lint --group bench)
+	$(call environment,demo metrics,--group test --group lint --group bench --group docs)
 
 # What the demo uses, and no more.
 $(INSTALLED_FOR_DEMO): pyproject.toml setup.py $(LIBRARY_SOURCES) | check-tools
@@ -137,6 +137,12 @@ lint: venv
 	$(BIN)/mypy
 	MYPYPATH=build/typing $(BIN)/python -m mypy.stubtest --concise --ignore-missing-stub --mypy-config-file pyproject.toml \
 	  $(patsubst bindings/%.pyx,eoslog.bindings.%,$(wildcard bindings/*.pyx))
+
+# The site of docs/, without a warning and from scratch, in build/docs.
+docs: venv
+	rm -rf build/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs build/docs
+	$(BIN)/python tools/check_site.py build/docs
 
 # In the whole environment, if it is there.
 demo: $(if $(wildcard $(INSTALLED)),$(BUILT),$(INSTALLED_FOR_DEMO))

@@ -6,12 +6,8 @@ A caller asks one thing first: was it written? `outcome` answers it:
 - "unknown": it may or may not have been written; ask the log before trying again;
 - "damaged": bytes that were written earlier can no longer be read.
 
-`code` is Kafka's error code, -1 where Kafka has none. `retriable`: the same call may succeed
-later. `abortable`: the transaction must be aborted, the producer goes on. `fatal`: the object that
-raised can do nothing more; make a new one.
-
-They are those of the class, but for an error of `Store.close()` after the last append: "unknown",
-and not retriable, as the store is closed.
+It and the other attributes of `EoslogError` are those of the class, but for an error of
+`Store.close()` after the last append: "unknown", and not retriable, as the store is closed.
 
 All errors can be pickled. This module imports nothing of eoslog.
 """
@@ -26,10 +22,15 @@ NO_ERROR_CODE = -1
 class EoslogError(Exception):
     """The root of all errors of eoslog: look at `outcome`, then at `retriable` and `fatal`."""
 
+    #: What became of the data: "not_appended", "unknown" or "damaged".
     outcome: Outcome = "not_appended"
+    #: Kafka's error code, -1 where Kafka has none.
     code: ClassVar[int] = NO_ERROR_CODE
+    #: The same call may succeed later.
     retriable: bool = False
+    #: The transaction must be aborted; the producer goes on.
     abortable: ClassVar[bool] = False
+    #: The object that raised can do nothing more; make a new one.
     fatal: ClassVar[bool] = False
 
 

@@ -28,7 +28,7 @@ ENDLESS = {
     ("docs/groups.md", 2): "b'from outside'",
     ("docs/asyncio.md", 2): "1 committed",
 }
-MORE_PAGES = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/decisions/*.md"]
+MORE_PAGES = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/*/*.md"]
 STORES = {"README.md": "data", "docs/groups.md": "groups-data", "docs/asyncio.md": "asyncio-data"}
 WAIT_S_MAX = 60
 
