@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store.backup import StoreBackup as StoreBackup
     from eoslog.store.collector import StoreCollector as StoreCollector
+    from eoslog.store.log_directories import LogDirectory as LogDirectory
     from eoslog.store.opening import open as open
     from eoslog.store.partition import Partition as Partition
     from eoslog.store.process_loop import read_process_write as read_process_write
@@ -91,6 +92,7 @@ _MODULES = {
     "HangingTransaction": "eoslog.transactions.admin",
     "KafkaExport": "eoslog.exchange.kafka_export",
     "KafkaImport": "eoslog.exchange.kafka_import",
+    "LogDirectory": "eoslog.store.log_directories",
     "MemberDescription": "eoslog.groups.coordinator",
     "OffsetAndMetadata": "eoslog.groups.metadata",
     "OffsetAndTimestamp": "eoslog.consumer.consumer",

@@ -36,6 +36,10 @@ COMMANDS = {
         "eoslog.cli.export_kafka",
         "Write a store as the log directory of a Kafka broker.",
     ),
+    "get-offsets": (
+        "eoslog.cli.records.get_offsets",
+        "Print offsets of partitions by time.",
+    ),
     "groups": ("eoslog.cli.groups", "List, describe, delete and reset groups of consumers."),
     "import": ("eoslog.cli.files", "Append the records of files, exactly once."),
     "import-kafka": (
@@ -46,7 +50,12 @@ COMMANDS = {
         "eoslog.spark.commands.cli_ingest",
         "Land files in a topic through Spark, exactly once.",
     ),
+    "log-dirs": ("eoslog.cli.monitor.log_dirs", "Show what takes a store's space on disk."),
     "metrics": ("eoslog.cli.metrics", "Show what the processes of a store counted and hold."),
+    "processes": (
+        "eoslog.cli.monitor.processes",
+        "List the processes that have a store open.",
+    ),
     "produce": ("eoslog.cli.records.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
     "restore": ("eoslog.cli.backup", "Make a store of a backup."),

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, TextIO
 
@@ -44,6 +45,27 @@ def print_rows(
         _print_plain(columns, listed, shown, title)
         return
     print_rich_rows(columns, listed, title)
+
+
+def moment_text(moment_ms: int) -> str:
+    """Return a time for people, in UTC; `--from` and its like take it."""
+    try:
+        moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{moment_ms} ms"  # Beyond the calendar.
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def duration_text(duration_ms: int) -> str:
+    """Return how long something takes, for people: "0.3 s", "5 min", "3 h 20 min", "2 d 4 h"."""
+    seconds = max(0, duration_ms) / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
 def is_plain(output: TextIO) -> bool:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from eoslog.staging.source import VersionSource
     from eoslog.store.backup import Progress as BackupProgress
     from eoslog.store.backup import StoreBackup
+    from eoslog.store.log_directories import LogDirectory
     from eoslog.store.scan import Offsets, Scan, TimeRange
     from eoslog.transactions.admin import (
         HangingTransaction,
@@ -933,6 +934,15 @@ class Store:
     def _gather_metrics(self) -> StoreFigures:
         self._check_open()
         return gather(self._files, self._checkpointer.metrics()["error_count"])
+
+    def describe_log_dirs(self) -> "list[LogDirectory]":
+        """Return the space on disk of each directory of the store: those of partitions, internal
+        topics too, and its own. Opens no partition. Raises StoreError.
+        """
+        from eoslog.store.log_directories import log_directories  # Few programs need it.
+
+        self._check_open()
+        return log_directories(self._files.own_paths.root)
 
     def backup(
         self,

@@ -311,6 +311,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.verify": store.verify,
         "store.flush": store.flush,
         "store.metrics": store.metrics,
+        "store.describe_log_dirs": store.describe_log_dirs,
         "store.producers": store.producers,
         "producer.send": lambda: producer.send(TOPIC, value=b"x"),
         "producer.append": lambda: producer.append(TOPIC, partition=0, values=[b"x"]),

@@ -28,6 +28,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "HangingTransaction",
             "KafkaExport",
             "KafkaImport",
+            "LogDirectory",
             "MemberDescription",
             "OffsetAndMetadata",
             "OffsetAndTimestamp",
@@ -86,7 +87,7 @@ NAMES = {
         abort_prepared abort_transaction alter_config alter_topic application backup begin_run
         close closed commit_prepared commit_staged config consumer create_topic
         create_topics deletable_records delete_group delete_offsets delete_records
-        delete_topic describe_group describe_transaction durability
+        delete_topic describe_group describe_log_dirs describe_transaction durability
         find_hanging_transactions flush groups metrics partition path processes producer
         producers read_only remembered scan snapshot sweep_run topics transactions verify
     """,

@@ -17,6 +17,7 @@ from eoslog.cli.records.topic_reader import (
     FETCH_RECORDS,
     Bound,
     TopicReader,
+    WantedPartitions,
     Write,
 )
 from eoslog.errors import LogClosedError, OffsetOutOfRangeError, StoreReopenedError
@@ -93,13 +94,14 @@ def consume(
     if start is not None:
         first = Bound.parse(start, "--from")
     last = None if end is None else Bound.parse(end, "--to")
+    wanted = WantedPartitions(topic, partitions)
     out = standard_output()
     end_with_reader()
     if settings.as_json:
         write = _json_writer(out, isolation)
     else:
         write = _text_writer(out, isolation, _encoder(form, key_separator))
-    reader = TopicReader(topic, partitions, isolation, write, max_records, first)
+    reader = TopicReader(wanted, isolation, write, max_records, first)
     if follow:
         _follow(settings, reader, out)
         return

@@ -11,6 +11,7 @@ from eoslog import TopicDescription, TopicPartition
 from eoslog.cli.options import as_duration_ms, as_moment_ms
 from eoslog.common import clock
 from eoslog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from eoslog.storage.topic_registry import partition_of
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of
 
@@ -54,24 +55,61 @@ class Bound(NamedTuple):
         return self.offset
 
 
-class TopicReader:
-    """Reads partitions of topics one after the other, and knows how far it came.
+class WantedPartitions:
+    """Partitions that a command names.
 
-    `topic` is a name, or with "^" before it a regular expression of the beginnings of names.
+    `topic` is a name, or with "^" before it a regular expression of the beginnings of names; None
+    is all topics. `partitions` are numbers; none are all. Raises BadParameter.
     """
+
+    def __init__(self, topic: str | None, partitions: tuple[int, ...]) -> None:
+        self._topic = topic
+        # One that is named twice is read once, where it is named first.
+        self._partitions = dict.fromkeys(partitions)
+        self._pattern: re.Pattern[str] | None = None
+        if topic is None:
+            self._pattern = re.compile("")
+        elif topic.startswith(PATTERN_MARK):
+            try:
+                self._pattern = re.compile(topic)
+            except re.error as error:
+                reason = f"{topic!r} is no regular expression: {error}"
+                raise click.BadParameter(reason, param_hint="TOPIC") from error
+
+    def topics(self, store: "eoslog.Store") -> list[TopicDescription]:
+        """Return the topics that there are now. Raises UnknownTopicOrPartitionError for a name that
+        is not there.
+        """
+        known = store.topics()
+        if self._pattern is not None:
+            return [known[name] for name in sorted(known) if self._pattern.match(name)]
+        if self._topic not in known:
+            raise UnknownTopicOrPartitionError(f"no topic {self._topic!r} in {store.path}")
+        return [known[self._topic]]
+
+    def of(self, topic: TopicDescription) -> list[TopicPartition]:
+        """Return the partitions of a topic; what topics of a pattern do not have is left out.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        numbers = self._partitions or range(topic.partitions)
+        if self._pattern is None:
+            return [partition_of(topic, number) for number in numbers]
+        return [TopicPartition(topic.name, one) for one in numbers if one < topic.partitions]
+
+
+class TopicReader:
+    """Reads partitions of topics one after the other, and knows how far it came."""
 
     def __init__(
         self,
-        topic: str,
-        partitions: tuple[int, ...],
+        wanted: WantedPartitions,
         isolation: str,
         write: Write,
         max_records: int | None,
         start: Bound | None,
     ) -> None:
-        self._topic = topic
-        self._pattern = compiled(topic) if topic.startswith(PATTERN_MARK) else None
-        self._partitions = partitions
+        self._wanted = wanted
         self._isolation = isolation
         self._write = write
         self.left = max_records
@@ -106,18 +144,17 @@ class TopicReader:
         """
         found: dict[TopicPartition, UnifiedLog] = {}
         new = []
-        for topic in self._topics():
-            for number in self._numbers(topic):
-                where = TopicPartition(topic.name, number)
+        for topic in self._wanted.topics(self._store):
+            for where in self._wanted.of(topic):
                 log = self._logs.get(where)
                 if log is None or log.topic_id != topic.topic_id:
-                    log = engine_of(self._store).partition(topic.name, number)
+                    log = engine_of(self._store).partition(*where)
                 found[where] = log
-                if (log.topic_id, number) not in self._positions:
+                if (log.topic_id, where.partition) not in self._positions:
                     first = log.log_start_offset
                     if self._start is not None:
                         first = self._start.offset_in(log, self._isolation)
-                    self._positions[log.topic_id, number] = first
+                    self._positions[log.topic_id, where.partition] = first
                     new.append(where)
         self._logs = found
         self._start = None
@@ -175,28 +212,6 @@ class TopicReader:
             log.readable_end(self._isolation) > self._positions[log.topic_id, where.partition]
             for where, log in self._logs.items()
         )
-
-    def _topics(self) -> list[TopicDescription]:
-        known = self._store.topics()
-        if self._pattern is not None:
-            return [known[name] for name in sorted(known) if self._pattern.match(name)]
-        if self._topic not in known:
-            raise UnknownTopicOrPartitionError(f"no topic {self._topic!r} in {self._store.path}")
-        return [known[self._topic]]
-
-    def _numbers(self, topic: TopicDescription) -> list[int]:
-        # One that is named twice is read once, where it is named first.
-        named = dict.fromkeys(self._partitions) or range(topic.partitions)
-        return [one for one in named if self._pattern is None or one < topic.partitions]
-
-
-def compiled(pattern: str) -> "re.Pattern[str]":
-    """Return a pattern of topics' names. Raises BadParameter."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        reason = f"{pattern!r} is no regular expression: {error}"
-        raise click.BadParameter(reason, param_hint="TOPIC") from error
 
 
 def check_offset(target: TopicPartition, offset: int, start: int, end: int) -> None:

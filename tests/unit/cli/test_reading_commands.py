@@ -30,6 +30,10 @@ COMMANDS = [
     ("config",),
     ("metrics",),
     ("consume", "t"),
+    ("get-offsets",),
+    ("get-offsets", "--time", "max-timestamp"),
+    ("processes",),
+    ("log-dirs",),
     ("delete-records", "--offset", "t:0:1", "--dry-run"),
     ("verify",),
 ]
