@@ -55,6 +55,23 @@ def test_the_readme_writes_a_frame(spark, tmp_path):
     assert {record.value for record in records_in(tmp_path, "flights")} == {b"one", b"two"}
 
 
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_calls_for_those_who_come_from_kafka(spark, tmp_path):
+    page = PAGE.with_name("coming-from.md").read_text(encoding="utf-8")
+    calls = re.findall(r"^\|.* \| `((?:spark|df)\..*)` \|$", page, re.MULTILINE)
+    with eoslog.open(tmp_path, create=True) as store:
+        store.create_topic("orders")
+    df = spark.createDataFrame([("one",), ("two",)], "value string")
+    names = {"spark": spark, "df": df, "path": str(tmp_path)}
+    assert len(calls) == 4
+    eval(calls.pop(), names)
+    assert {record.value for record in records_in(tmp_path, "orders")} == {b"one", b"two"}
+    read, read_with_kafkas_option, stream = (eval(call, names) for call in calls)
+    assert read.count() == read_with_kafkas_option.count() == 2
+    assert stream.isStreaming
+
+
 def options_in_table(first, after):
     """The option names in the first column of the table that follows a line of the page."""
     table = TEXT[TEXT.index(first) : TEXT.index(after)]
