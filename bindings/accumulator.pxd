@@ -6,6 +6,10 @@ from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BatchIdentity
 
+cdef class BatchReport:
+    cdef readonly int64_t base_offset    # -1 unless the batch is in the log.
+    cdef readonly bint is_open           # The batch takes records, or waits to be appended.
+
 cdef class RecordAccumulator:
     cdef uint8_t* _buffer            # A batch header's room, then the records.
     cdef int64_t _capacity_bytes
@@ -16,11 +20,13 @@ cdef class RecordAccumulator:
     cdef bint _busy                  # An append without the GIL is reading the buffer.
     cdef readonly int64_t batch_bytes_max
     cdef readonly int64_t base_offset    # Of the batch that was appended last, -1 if none was.
+    cdef BatchReport report              # Of this batch; None if there is no one to report to.
 
     cdef int64_t add_record(
         self, object value, object key, bytes headers, int64_t timestamp_ms) except -1
     cdef int finish(self, const BatchIdentity* identity) except -1
     cdef void reset(self) noexcept
+    cdef void note_appended(self, int64_t base_offset) noexcept
 
 cdef class PartitionBuffer:
     cdef readonly RecordAccumulator accumulator

@@ -9,6 +9,13 @@ def encoded_headers(
 ) -> bytes | None: ...
 
 @final
+class BatchReport:
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def is_open(self) -> bool: ...
+
+@final
 class RecordAccumulator:
     def __new__(cls, batch_bytes_max: int) -> RecordAccumulator: ...
     @property

@@ -22,6 +22,15 @@ def encoded_headers(headers):
 
 
 @cython.final
+cdef class BatchReport:
+    """What became of a batch, for those who sent its records."""
+
+    def __cinit__(self):
+        self.base_offset = -1
+        self.is_open = True
+
+
+@cython.final
 cdef class RecordAccumulator:
     """A batch being filled: `add` encodes a record after the last one. The GIL guards it."""
 
@@ -42,6 +51,16 @@ cdef class RecordAccumulator:
         self._base_timestamp = -1
         self._max_timestamp = -1
         self._record_count = 0
+        if self.report is not None:
+            self.report.is_open = False
+            self.report = None
+
+    cdef void note_appended(self, int64_t base_offset) noexcept:
+        """The batch is in the log: the next one is empty."""
+        if self.report is not None:
+            self.report.base_offset = base_offset
+        self.base_offset = base_offset
+        self.reset()
 
     @property
     def record_count(self):
@@ -301,6 +320,12 @@ cdef class Accumulator:
 
     def drop_topic(self, str topic not None):
         """Forget a topic, with what was gathered for it."""
+        cdef RecordAccumulator records
+        for one in self.buffers_of(topic):
+            records = (<PartitionBuffer>one).accumulator
+            if records.report is not None:
+                records.report.is_open = False
+                records.report = None
         self._topics.pop(topic, None)
         self._listed = [one for one in self._listed if (<PartitionBuffer>one).topic != topic]
 

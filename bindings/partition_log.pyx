@@ -246,8 +246,7 @@ cdef class PartitionLog(LogTransactions):
                 note_verdict(self, status, &fault, &outcome, producer_id, <int>producer_epoch,
                              base_sequence)
             if status >= 0:
-                accumulator.reset()
-                accumulator.base_offset = outcome.base_offset
+                accumulator.note_appended(outcome.base_offset)
                 return make_result(&outcome)
             self._before_repeat(status, &fault, "")
 

@@ -12,7 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.bindings.accumulator cimport (
-    Accumulator, PartitionBuffer, TopicBuffers, record_bytes_bound)
+    Accumulator, BatchReport, PartitionBuffer, RecordAccumulator, TopicBuffers,
+    record_bytes_bound)
 from eoslog.bindings.client_transaction cimport ClientTransaction
 from eoslog.bindings.columns cimport encode_headers
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
@@ -57,12 +58,13 @@ cdef class Transaction:
             try:
                 sender.commit_transaction()
             except BaseException as failure:
-                transactions.abort_after(failure)
+                sender._abort_after(failure)
                 raise
         elif error_type is not None:
-            transactions.abort_after(error)
+            sender._abort_after(error)
         else:
             transactions.leave_block()
+            sender._settle(transactions._state == transactions._idle)
 
 
 cdef class Sender:
@@ -73,6 +75,8 @@ cdef class Sender:
     cdef public ClientTransaction _transactions  # None without a transactional id.
     cdef dict _ready                         # SequencedLog by (topic, partition).
     cdef public dict _unsynced               # Partition -> up to where this sender wrote to it.
+    cdef public object _deliveries           # None until a record has a function to call.
+    cdef readonly list _unsettled            # The records with one, as its `Delivery` has them.
 
     def __cinit__(self, *arguments, **named):
         self._accumulator = Accumulator()
@@ -80,9 +84,11 @@ cdef class Sender:
         self._transactions = None
         self._ready = {}
         self._unsynced = {}
+        self._deliveries = None
+        self._unsettled = []
 
     def send(self, str topic not None, value=None, key=None, partition=None, headers=None,
-             timestamp_ms=None):
+             timestamp_ms=None, on_delivery=None):
         """Add one record to the batch of its partition; a full batch is appended first.
 
         The record is in the log once its batch is full, once it waited for `linger.ms`, or once
@@ -98,6 +104,11 @@ cdef class Sender:
         headers : list of (str, bytes or None), optional
         timestamp_ms : int, optional
             0 or more, -1 for none; by default now.
+        on_delivery : callable, optional
+            Called once, as `on_delivery(error, metadata)`: with None and the record's
+            RecordMetadata, or with the error and an offset of -1. The flush or close that settles
+            the record calls it, in transactions the commit, abort or close, in its own thread. It
+            may call the producer; what it raises is logged.
 
         Raises
         ------
@@ -123,13 +134,16 @@ cdef class Sender:
                 raise ValueError(f"timestamp_ms must be 0 or more, got {timestamp}")
         if headers is not None:
             encoded = encode_headers(headers)
+        if on_delivery is not None:
+            self._check_on_delivery(on_delivery)
         try:
             if self._lock._owner != 0 or not self._add(
-                    topic, value, key, partition, encoded, timestamp, False):
+                    topic, value, key, partition, encoded, timestamp, on_delivery, False):
                 # Python code runs on this way: a full batch is appended, or another thread appends
                 # just now. The holder of the lock sees no other record come or go.
                 with self._lock:
-                    self._add(topic, value, key, partition, encoded, timestamp, True)
+                    self._add(
+                        topic, value, key, partition, encoded, timestamp, on_delivery, True)
         except Exception as error:
             with self._lock:
                 self._failed(error)
@@ -194,19 +208,35 @@ cdef class Sender:
         """
         cdef ClientTransaction transactions = self._client()
         transactions.check_end()
-        self._lock.take(True)
         try:
-            transactions.commit()
-        finally:
-            self._lock.give()
+            self._lock.take(True)
+            try:
+                transactions.commit()
+            finally:
+                self._lock.give()
+        except BaseException:
+            self._settle(False)
+            raise
+        self._settle(True)
 
     cdef ClientTransaction _client(self):
         if self._transactions is None:
             self._no_transactions()
         return self._transactions
 
+    cdef int _settle(self, bint committed) except -1:
+        """Call the functions of a transaction's records, if it has ended."""
+        if self._deliveries is not None:
+            self._report_transaction(committed)
+        return 0
+
+    cdef int _abort_after(self, error) except -1:
+        """Abort what is open, if anything is, because of an error that is raised on."""
+        self._client().abort_after(error)
+        return self._settle(False)
+
     cdef bint _add(self, str topic, object value, object key, object partition, bytes headers,
-                   int64_t timestamp, bint may_drain) except -1:
+                   int64_t timestamp, object on_delivery, bint may_drain) except -1:
         """Add the record; False if a batch has to be appended first and may not be.
 
         Runs no Python code unless may_drain, so that no other thread comes in between.
@@ -235,7 +265,8 @@ cdef class Sender:
                 if not may_drain:
                     return False
                 self._find_partition(topic, partition)
-                return self._add(topic, value, key, partition, headers, timestamp, may_drain)
+                return self._add(
+                    topic, value, key, partition, headers, timestamp, on_delivery, may_drain)
             chosen = <int32_t>asked
         elif key is None:
             chosen = buffers.sticky_partition
@@ -264,7 +295,19 @@ cdef class Sender:
                 self._accumulator._listed.append(buffer)
                 if self._accumulator._first_ms < 0:
                     self._accumulator._first_ms = buffer.first_ms
+        if on_delivery is not None:
+            self._expect(buffer, timestamp, on_delivery)
         return True
+
+    cdef int _expect(self, PartitionBuffer buffer, int64_t timestamp, object on_delivery) except -1:
+        """The record that was added last has a function to call."""
+        cdef RecordAccumulator records = buffer.accumulator
+        if records.report is None:
+            records.report = BatchReport.__new__(BatchReport)
+        self._unsettled.append((
+            records.report, records._record_count - 1, buffer.topic, buffer.partition, timestamp,
+            on_delivery))
+        return 0
 
     def _append_few(self, topic, partition, values):
         """Append a few values to a partition that was written to: an AppendResult.
@@ -322,6 +365,14 @@ cdef class Sender:
 
     def _append_failed(self, ready, error):
         """An append of a few values was refused: raise, or do nothing and it goes the long way."""
+        raise NotImplementedError
+
+    def _check_on_delivery(self, on_delivery):
+        """Have `_deliveries`; raise TypeError for a function that cannot be called so."""
+        raise NotImplementedError
+
+    def _report_transaction(self, committed):
+        """Call the functions of a transaction's records, if it has ended."""
         raise NotImplementedError
 
     def _start_lingering(self):

@@ -530,6 +530,5 @@ cdef int give_back(object pair, const TransactionBatch* batch) except -1:
     cdef RecordAccumulator accumulator = pair[0]
     accumulator._busy = False
     if batch.appended:
-        accumulator.reset()
-        accumulator.base_offset = batch.base_offset
+        accumulator.note_appended(batch.base_offset)
     return 0

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
+    from eoslog.common.record_metadata import RecordMetadata as RecordMetadata
     from eoslog.common.topic_partition import TopicPartition as TopicPartition
     from eoslog.consumer.consumer import Consumer as Consumer
     from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
@@ -102,6 +103,7 @@ _MODULES = {
     "Producer": "eoslog.producer.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
+    "RecordMetadata": "eoslog.common.record_metadata",
     "Scan": "eoslog.store.scan",
     "StagedCommit": "eoslog.staging.commit",
     "StagedFile": "eoslog.staging.message",

@@ -20,10 +20,10 @@ from eoslog.aio.calls import Calls
 from eoslog.aio.consumer import AsyncConsumer
 from eoslog.aio.opening import Opening
 from eoslog.aio.producer import AsyncProducer, AsyncTransactionalProducer
-from eoslog.aio.rounds import RecordMetadata
 from eoslog.aio.store import AsyncStore
 from eoslog.common.durability import REMEMBERED
 from eoslog.common.other_clients import refuse_name
+from eoslog.common.record_metadata import RecordMetadata
 from eoslog.store import opening
 from eoslog.store.store import Store
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Never, ParamSpec, TypeVar, cast
 
 from eoslog.aio.calls import Calls, Ended, awaited, until_done
 from eoslog.aio.opening import ClosedByBlock
-from eoslog.aio.rounds import RecordMetadata, Rounds
+from eoslog.aio.rounds import Rounds
 from eoslog.bindings.accumulator import encoded_headers
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
@@ -22,6 +22,7 @@ from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.record_metadata import RecordMetadata
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentAccessError,

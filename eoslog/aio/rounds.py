@@ -27,10 +27,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, Never, TypeVar
+from typing import Any, Never, TypeVar
 
 from eoslog.aio.calls import NOT_BEGUN, Calls, Ended, make_call, until_over
 from eoslog.bindings.accumulator import PartitionBuffer
+from eoslog.common.record_metadata import RecordMetadata
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
 from eoslog.producer.internals import ProducerInternals
@@ -47,20 +48,6 @@ BATCH_BYTES_MAX = 1 << 20
 FAILURES_MAX = 8
 # Refusals of a batch for what is in it: the next one may be taken.
 REFUSALS = (RecordTooLargeError, InvalidTimestampError)
-
-
-class RecordMetadata(NamedTuple):
-    """Position of a record in the log."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Partition of the record."""
-        return TopicPartition(self.topic, self.partition)
 
 
 class Batch:

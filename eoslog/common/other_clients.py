@@ -39,7 +39,7 @@ _OF_STORE = {
     "delete_consumer_group_offsets": "delete_offsets(group, partitions)",
 }
 _OF_PRODUCER = {
-    "produce": "send(topic, value, key); without callbacks: flush() raises what failed",
+    "produce": "send(topic, value, key), whose on_delivery=... a flush() calls",
     "list_topics": "the store's topics()",
     "partitions_for": "the store's topics()",
     "start": _NO_START,

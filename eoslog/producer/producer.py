@@ -8,7 +8,7 @@ its first append there; a fenced or closed producer appends nothing more.
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Never, Self, overload
+from typing import TYPE_CHECKING, Any, Never, Self, overload
 
 from eoslog.bindings.accumulator import PartitionBuffer, TopicBuffers
 from eoslog.bindings.column_set import ColumnSet, open_columns
@@ -31,6 +31,7 @@ from eoslog.errors import (
     OutOfMemoryError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -40,13 +41,27 @@ from eoslog.producer.parts import ProducerParts
 from eoslog.producer.sequenced_partition import SequencedPartition
 from eoslog.producer.streamed_append import StreamedAppend
 from eoslog.producer.transaction_manager import TransactionManager
+from eoslog.producer.transaction_states import ClientState
 from eoslog.storage.topic_registry import TopicDescription, partition_of
 from eoslog.storage.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from eoslog.producer.deliveries import Deliveries, Failures
 
 
 def closed_error() -> EoslogError:
     """Return the error with which a closed producer refuses a call."""
     return LogClosedError("the producer is closed")
+
+
+def _aborted_error() -> EoslogError:
+    return TransactionAbortedError("the transaction was aborted")
+
+
+def _undecided_error() -> EoslogError:
+    error = LogClosedError("the producer was closed, and its transaction is not decided here")
+    error.outcome = "unknown"
+    return error
 
 
 @with_methods_of_other_clients
@@ -248,7 +263,12 @@ class Producer(Sender):
             if not self._engine.syncs:
                 self._unsynced.clear()  # Nothing is ever synced for a producer.
             unsynced = dict(self._unsynced)
-        errors += self._sync(unsynced)
+            deliveries: Deliveries | None = self._deliveries
+            batches = frozenset() if deliveries is None else deliveries.no_longer_gathered()
+        failed = self._sync(unsynced)
+        if deliveries is not None:
+            deliveries.report_flushed(batches, failed)
+        errors += failed.values()
         if errors:
             raise errors[0]
 
@@ -297,7 +317,11 @@ class Producer(Sender):
             raise IllegalStateError("a part of a transaction cannot be taken back: abort it")
         with self._lock:
             self._check_usable()
-            return self._accumulator.discard()
+            count = self._accumulator.discard()
+        if self._deliveries is not None:
+            discarded = IllegalStateError("discard_gathered() discarded the record")
+            self._deliveries.report_discarded(discarded)
+        return count
 
     # Transactions. `transaction`, `begin_transaction` and `commit_transaction` are inherited.
 
@@ -382,8 +406,11 @@ class Producer(Sender):
         ProducerFencedError, StoreFullError, StoreFailedError, LogClosedError
             The store refuses.
         """
-        with self._lock:
-            self._manager(ends=True).abort()
+        try:
+            with self._lock:
+                self._manager(ends=True).abort()
+        finally:
+            self._report_transaction(committed=False)
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave the decision to the result's holder.
@@ -433,8 +460,13 @@ class Producer(Sender):
             A partition has another end of it: it stays prepared. Also raises what commit and abort
             raise.
         """
-        with self._lock:
-            return self._manager(ends=True).complete(prepared)
+        committed = False
+        try:
+            with self._lock:
+                committed = self._manager(ends=True).complete(prepared)
+        finally:
+            self._report_transaction(committed)
+        return committed
 
     def close(self) -> None:
         """Flush, and take nothing more. A second call does nothing, or what an interrupt (Ctrl-C)
@@ -459,11 +491,17 @@ class Producer(Sender):
             if is_fenced or self._engine.is_closed() or not self._engine.syncs:
                 self._unsynced.clear()
             unsynced = dict(self._unsynced)
-        errors += self._sync(unsynced)
+        failed = self._sync(unsynced)
+        errors += failed.values()
         self._store_parts.linger.remove(self._append_lingering)
         if self.name is not None:
             self._store_parts.names.release(self.name, self._identity)
         try:
+            if self._deliveries is not None:
+                refusal = self._accumulator.refusal or closed_error
+                error = refusal() if is_fenced or not errors else errors[0]
+                is_synced = not (is_fenced or self._engine.is_closed())
+                self._deliveries.report_rest(error, failed, is_synced=is_synced)
             if errors:
                 raise errors[0]
         finally:
@@ -473,13 +511,39 @@ class Producer(Sender):
 
     def _close_transactions(self, transactions: TransactionManager) -> None:
         with self._lock:
+            refusal = self._accumulator.refusal
             failed = transactions.close()
             self._accumulator.discard()
             # Before another thread can find it ready for the next transaction.
             self._accumulator.refuse(closed_error)
         transactions.release()
+        if self._deliveries is not None:
+            error = _aborted_error()
+            if transactions.state is not ClientState.READY:
+                error = failed or (refusal or _undecided_error)()
+            self._deliveries.report(lambda _: error)
         if failed is not None:
             raise failed
+
+    def _check_on_delivery(self, on_delivery: object) -> None:
+        if self._deliveries is None:
+            from eoslog.producer.deliveries import Deliveries  # Of producers that use it alone.
+
+            self._deliveries = Deliveries(self._lock, self._unsettled)
+        self._deliveries.check(on_delivery)
+
+    def _report_transaction(self, committed: bool) -> None:
+        if self._deliveries is None or self._transactions is None:
+            return
+        refusal = self._accumulator.refusal
+        error: EoslogError | None = None
+        if not committed and refusal is not None:
+            error = refusal()
+        elif not committed:
+            if self._transactions.state is not ClientState.READY:
+                return  # An abort has to end it, or a close.
+            error = _aborted_error()
+        self._deliveries.report(lambda _: error)
 
     def _end_gathering(self) -> list[EoslogError | MemoryError]:
         """Append what was gathered, and take nothing more: one step for those who send. The caller
@@ -759,21 +823,21 @@ class Producer(Sender):
                 errors.append(error)
         return errors
 
-    def _sync(self, unsynced: Mapping[UnifiedLog, int]) -> list[EoslogError | MemoryError]:
-        """Sync partitions up to offsets. What fails, or is interrupted, stays unsynced: no later
-        flush may pass it over.
+    def _sync(self, unsynced: Mapping[UnifiedLog, int]) -> "Failures":
+        """Sync partitions up to offsets; return the errors. What fails, or is interrupted, stays
+        unsynced: no later flush may pass it over.
         """
-        errors: list[EoslogError | MemoryError] = []
+        errors: dict[TopicPartition, EoslogError] = {}
         for partition, end in unsynced.items():
             try:
                 partition.make_durable(end)
             except LogClosedError as error:
                 if self._engine.is_closed():
-                    errors.append(error)
+                    errors[partition.topic_partition] = error
                     continue
                 # Else another process has deleted the topic.
             except EoslogError as error:
-                errors.append(error)
+                errors[partition.topic_partition] = error
                 continue
             with self._lock:
                 if self._unsynced.get(partition) == end:
@@ -811,6 +875,8 @@ class Producer(Sender):
         What was gathered is the parent's, who appends it: nothing is left to close.
         """
         self._accumulator.leave_to_parent()
+        if self._deliveries is not None:
+            self._deliveries.forget()
         self._is_parents = True
         self._accumulator.refuse(
             lambda: ForkedProcessError("the store was opened before a fork: open it in the child")

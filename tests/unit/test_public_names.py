@@ -38,6 +38,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "Producer",
             "ProducerState",
             "Record",
+            "RecordMetadata",
             "Scan",
             "StagedCommit",
             "StagedFile",

@@ -706,13 +706,20 @@ def test_a_store_that_failed_at_the_decision_ends_the_producer(topics, monkeypat
     failing(producer, commit=[errors.StoreFailedError("a sync failed")])
     monkeypatch.setattr(TransactionManager, "_is_decision_in_doubt", lambda self: True)
     producer.begin_transaction()
-    producer.send("a", value=b"1", partition=0)
+    told = []
+
+    def on_delivery(error, metadata):
+        told.append((type(error), error.outcome, metadata.offset))
+
+    producer.send("a", value=b"1", partition=0, on_delivery=on_delivery)
     with pytest.raises(errors.StoreFailedError):
         producer.commit_transaction()
+    assert told == [(errors.StoreFailedError, "unknown", -1)]
     for call in ("abort", "begin", "commit", "send", "flush"):
         with pytest.raises(errors.StoreFailedError):
             CALLS[call](producer)
     producer.close()
+    assert len(told) == 1
 
 
 def test_a_partition_that_failed_before_the_decision_leaves_an_abort(topics):
