@@ -20,7 +20,7 @@ def test_the_code_of_the_page_runs(spark, tmp_path, monkeypatch):
     from pyarrow import parquet
 
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     rows = {"customer": [f"c{number % 7}" for number in range(ROWS)], "cents": list(range(ROWS))}
     parquet.write_table(pa.table(rows), tmp_path / "orders.parquet")
     monkeypatch.chdir(tmp_path)
@@ -28,6 +28,8 @@ def test_the_code_of_the_page_runs(spark, tmp_path, monkeypatch):
     code = "\n".join(blocks).replace('"orders.parquet"', repr(f"file://{tmp_path}/orders.parquet"))
     names = {"__name__": "page"}
     exec(compile(code, str(PAGE), "exec"), names)
+    assert min(row.offset for row in names["newest"].collect()) == 1
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")  # Other tests have the session too.
     store = tmp_path / "data"
     # No query of the page calls it.
     names["land_in_threads"](spark.createDataFrame([("one",)], "value string"), 0)
