@@ -8,15 +8,20 @@ output is in the log.
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
 from eoslog.common.arguments import check_ran, check_synchronous, seconds, whole_number
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,
+    ConcurrentAccessError,
+    EoslogError,
+    IllegalStateError,
     InvalidRequestError,
+    StoreError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -29,14 +34,32 @@ if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store.store import Store
 
-_ENDS_BY_ITSELF = (
+ENDS_BY_ITSELF = (
     "read_process_write ends its transactions itself, with the group's offsets: return from "
     "process to commit, or raise an exception to abort"
 )
 # How long a loop that shares its topics waits at most until it looks whether they are there.
-_LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.5
+# Whose headers a dead letter has.
+_BY = ("connect", "streams")
+_TRACE_CHARACTERS_MAX = 16_384
 
 _log = logging.getLogger(__name__)
+
+
+class UnfinishedWorkError(TypeError):
+    """`process` returned work that is not done: it is no function for a loop."""
+
+
+_NEVER_OF_A_RECORD = (
+    StoreError,
+    MemoryError,
+    CommitFailedError,
+    ConcurrentAccessError,
+    IllegalStateError,
+    UnknownTopicOrPartitionError,
+    UnfinishedWorkError,
+)
 
 
 def read_process_write(
@@ -50,6 +73,8 @@ def read_process_write(
     stop: Callable[[], bool] | None = None,
     until_caught_up: bool = False,
     max_records: int = 500,
+    max_attempts: int = 1,
+    dead_letter: str | None = None,
     poll_timeout_s: float = 1.0,
     transaction_timeout_ms: int = 60_000,
 ) -> int:
@@ -79,6 +104,14 @@ def read_process_write(
     until_caught_up : bool
         End when nothing is left to read, in the loop's own partitions if they are shared, after a
         wait for transactions that may still move the group's offsets.
+    max_attempts, dead_letter : int, str, optional
+        With one of them, an error of a call is not the loop's end: its transaction is aborted, and
+        its records are done again one by one, each in a transaction of its own. A record that fails
+        `max_attempts` times by itself goes to the topic `dead_letter`, in the transaction that
+        moves the group's offset, with its key, value, timestamp and headers, and the error in the
+        headers that Kafka Connect ("__connect.errors.topic", ...) and Kafka Streams use; without
+        that topic the error is raised. Errors of the store, of a topic that does not exist and of
+        the group, and fatal ones, end the loop at once.
     poll_timeout_s, transaction_timeout_ms : float, int
         Longest wait for records, in seconds; longest time of a transaction, in milliseconds, after
         which it is aborted and the loop ends with ProducerFencedError.
@@ -90,72 +123,294 @@ def read_process_write(
         argument or a result is refused. Also raises what the producer and the consumer raise.
     """
     check_synchronous(process, "process")
+    settings = checked_settings(
+        store,
+        topics=topics,
+        group=group,
+        share=share,
+        transactional_id=transactional_id,
+        stop=stop,
+        max_records=max_records,
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        until_caught_up=until_caught_up,
+        poll_timeout_s=poll_timeout_s,
+        transaction_timeout_ms=transaction_timeout_ms,
+    )
+    return _run(store, process, settings)
+
+
+class LoopSettings(NamedTuple):
+    """Arguments of a loop; of `shared` topics and `partitions` one is empty."""
+
+    shared: dict[str, str]  # By name, the topics' ids.
+    partitions: list[TopicPartition]
+    group: str
+    transactional_id: str
+    stop: Callable[[], bool] | None
+    max_records: int
+    max_attempts: int
+    dead_letter: str | None
+    until_caught_up: bool
+    poll_timeout_s: float
+    transaction_timeout_ms: int
+
+    def is_stopped(self) -> bool:
+        """Return what `stop` answers. Raises TypeError for work that is not done yet."""
+        if self.stop is None:
+            return False
+        answer = self.stop()
+        check_ran(answer, "stop")
+        return answer
+
+    @property
+    def is_retried(self) -> bool:
+        """True if an error of a record is not the loop's end."""
+        return self.max_attempts > 1 or self.dead_letter is not None
+
+
+def checked_settings(
+    store: "Store",
+    *,
+    topics: Iterable[str | TopicPartition],
+    group: str,
+    share: bool,
+    transactional_id: str | None,
+    stop: Callable[[], bool] | None,
+    max_records: int,
+    max_attempts: int,
+    dead_letter: str | None,
+    until_caught_up: bool,
+    poll_timeout_s: float,
+    transaction_timeout_ms: int,
+) -> LoopSettings:
+    """Return the arguments of a loop as it uses them.
+
+    Raises TypeError, ValueError, UnknownTopicOrPartitionError, or InvalidRequestError, also if the
+    dead-letter topic is one of those that are read.
+    """
+    given = _listed(topics)
     if stop is not None:
         check_synchronous(stop, "stop")
     seconds(poll_timeout_s, "poll_timeout_s")
     whole_number(max_records, "max_records")
-    shared = _topic_ids(store, topics) if share else {}
-    partitions = [] if share else _partitions(store, topics)
+    if whole_number(max_attempts, "max_attempts") < 1:
+        raise ValueError(f"max_attempts must be 1 or more, got {max_attempts}")
+    if dead_letter is not None:
+        _described(store, store.topics(), dead_letter)
+        if dead_letter in {one.topic if isinstance(one, TopicPartition) else one for one in given}:
+            raise InvalidRequestError(f"dead_letter {dead_letter!r} is one of the topics to read")
     if transactional_id is None:
         transactional_id = f"{group}-{uuid.uuid4()}" if share else group
+    return LoopSettings(
+        _topic_ids(store, given) if share else {},
+        [] if share else _partitions(store, given),
+        group,
+        transactional_id,
+        stop,
+        max_records,
+        max_attempts,
+        dead_letter,
+        until_caught_up,
+        poll_timeout_s,
+        transaction_timeout_ms,
+    )
+
+
+class Piece(NamedTuple):
+    """Records for one transaction, and the group's offsets after them. With an error, the one
+    record goes to the dead-letter topic.
+    """
+
+    records: list[Record]
+    offsets: dict[TopicPartition, int]
+    error: Exception | None = None
+
+
+class PolledWork:
+    """The records of one poll, piece by piece: all at once, and after an error one by one.
+
+    Invariant: the pieces that are left follow on those that are committed, in the poll's order.
+    """
+
+    def __init__(
+        self, records: list[Record], ends: Mapping[TopicPartition, int], settings: LoopSettings
+    ) -> None:
+        """`ends` are the offsets after the records."""
+        self.settings = settings
+        self._pieces = deque([Piece(records, dict(ends))])
+        self._failed_count = 0  # Of the next piece, if it is of one record.
+        self.is_begun = False  # The transaction of the next piece.
+        self.is_processed = False  # `process` did its part of it.
+
+    @property
+    def next_piece(self) -> Piece | None:
+        """The records of the next transaction; None if all are done."""
+        return self._pieces[0] if self._pieces else None
+
+    def done(self) -> int:
+        """Note that the piece is committed; return how many records it has."""
+        self._failed_count = 0
+        self.is_begun = self.is_processed = False
+        return len(self._pieces.popleft().records)
+
+    def goes_on_after(self, error: Exception) -> bool:
+        """Note that the piece was aborted; return False if the error ends the loop."""
+        records, _, failed_before = piece = self._pieces[0]
+        dead_letter = self.settings.dead_letter
+        is_retried = self.is_begun and self.settings.is_retried and failed_before is None
+        if not is_retried or not _is_of_a_record(error):
+            return False
+        self.is_begun = self.is_processed = False
+        if len(records) > 1:
+            _log.warning("%d records are tried again, one by one: %r", len(records), error)
+            self._pieces.popleft()
+            self._pieces.extendleft(reversed(_one_by_one(piece)))
+            return True
+        self._failed_count += 1
+        name = "{0.topic}-{0.partition}, offset {0.offset}".format(records[0])
+        if self._failed_count < self.settings.max_attempts:
+            _log.warning("%s: attempt %d failed: %r", name, self._failed_count, error)
+            return True
+        if dead_letter is None:
+            return False
+        _log.error("%s goes to %s: %r", name, dead_letter, error)
+        self._pieces[0] = piece._replace(error=error)
+        return True
+
+    def dead_letter(self) -> tuple[Any, ...]:
+        """Return the arguments with which the failed record is sent to the dead-letter topic."""
+        ((record,), _, error) = self._pieces[0]
+        assert error is not None
+        headers = dead_letter_headers(record, error)
+        topic = self.settings.dead_letter
+        return topic, record.value, record.key, None, headers, record.timestamp_ms
+
+    def is_left_to_others(self, error: Exception) -> bool:
+        """True if the records are those of other members of the group by now."""
+        is_lost = isinstance(error, CommitFailedError) and self.is_processed
+        if not is_lost or not self.settings.shared:
+            return False
+        _log.warning("%s: %d records are left to others", error, len(self._pieces[0].records))
+        return True
+
+
+def _one_by_one(piece: Piece) -> list[Piece]:
+    """Return a piece for each record of a piece."""
+    found = []
+    offsets = dict(piece.offsets)
+    for record in reversed(piece.records):
+        where = TopicPartition(record.topic, record.partition)
+        # After a partition's last record its end, which may lie after markers.
+        found.append(Piece([record], {where: offsets.pop(where, record.offset + 1)}))
+    return found[::-1]
+
+
+def _is_of_a_record(error: BaseException) -> bool:
+    """True if an error may be that of a record, and not of the store, a topic or the group. What
+    caused it counts too: a transaction says by its own error that a call in it failed.
+    """
+    is_fatal = isinstance(error, EoslogError) and error.fatal
+    if is_fatal or isinstance(error, _NEVER_OF_A_RECORD):
+        return False
+    return error.__cause__ is None or _is_of_a_record(error.__cause__)
+
+
+def dead_letter_headers(record: Record, error: Exception) -> list[tuple[str, bytes | None]]:
+    """Return a record's headers, and after them what Kafka Connect and Kafka Streams add in their
+    dead-letter topics: where it was, and the error's class, text and traceback, as UTF-8.
+    """
+    import traceback
+
+    kind = type(error)
+    message = str(error) or None
+    trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS_MAX:]
+    headers: list[tuple[str, bytes | None]] = list(record.headers)
+    for names, text in (
+        (("topic", "topic"), record.topic),
+        (("partition", "partition"), str(record.partition)),
+        (("offset", "offset"), str(record.offset)),
+        (("exception.class.name", "exception"), f"{kind.__module__}.{kind.__qualname__}"),
+        (("exception.message", "message"), message),
+        (("exception.stacktrace", "stacktrace"), trace),
+    ):
+        value = None if text is None else text.encode(errors="backslashreplace")
+        headers += [(f"__{by}.errors.{name}", value) for by, name in zip(_BY, names, strict=True)]
+    return headers
+
+
+def _run(
+    store: "Store",
+    process: "Callable[[Producer, list[Record]], object]",
+    settings: LoopSettings,
+) -> int:
+    """Run the loop; return how many records it did."""
     count = 0
     with (
         store.producer(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=transaction_timeout_ms,
+            transactional_id=settings.transactional_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
         ) as producer,
-        store.consumer(group=group, isolation_level="read_committed") as consumer,
+        store.consumer(group=settings.group, isolation_level="read_committed") as consumer,
     ):
         # First: an older loop must write nothing more before its offsets are looked at.
         producer.init_transactions()
-        if share:
-            consumer.subscribe(shared)
+        if settings.shared:
+            consumer.subscribe(settings.shared)
         else:
-            consumer.assign(partitions)
-        while stop is None or not _says_stop(stop):
-            records = _polled(store, consumer, shared, poll_timeout_s, max_records)
+            consumer.assign(settings.partitions)
+        while not settings.is_stopped():
+            records = _polled(store, consumer, settings)
             if records:
-                by = group if share else None
-                count += _process_once(producer, consumer, process, records, shared_by=by)
-            elif until_caught_up and not _waits_for_a_decision(consumer):
+                work = PolledWork(records, next_offsets(consumer, records), settings)
+                count += _process_polled(producer, consumer, process, work)
+            elif settings.until_caught_up and not _waits_for_a_decision(consumer):
                 break
     return count
 
 
-def _process_once(
+def _process_polled(
     producer: TransactionalProducer,
     consumer: "Consumer",
     process: "Callable[[Producer, list[Record]], object]",
-    records: list[Record],
-    *,
-    shared_by: str | None,
+    work: PolledWork,
 ) -> int:
-    """Process records in one transaction with the group's offsets; return how many are in it: none
-    if the topics are shared by members of a group, and others have the partitions by now.
+    """Process the records of a poll, each piece in one transaction with the group's offsets; return
+    how many were done: fewer if the topics are shared by members of a group, and others have the
+    partitions by now.
     """
-    processed = False
+    count = 0
+    while (piece := work.next_piece) is not None:
+        try:
+            with producer.transaction():
+                work.is_begun = True
+                if piece.error is None:
+                    with end_refused(producer, ENDS_BY_ITSELF):
+                        check_done(process(producer, piece.records))
+                else:
+                    producer.send(*work.dead_letter())
+                work.is_processed = True
+                producer.send_offsets_to_transaction(piece.offsets, consumer.group_metadata())
+        except Exception as error:
+            if work.is_left_to_others(error):
+                # The next poll joins the group again.
+                consumer.seek_to_committed()
+                break
+            if not work.goes_on_after(error):
+                raise
+        else:
+            count += work.done()
+        if work.next_piece is not None and work.settings.is_stopped():
+            break
+    return count
+
+
+def check_done(answer: object) -> None:
+    """Raise UnfinishedWorkError for an answer of `process` that is work not done yet."""
     try:
-        with producer.transaction():
-            with end_refused(producer, _ENDS_BY_ITSELF):
-                check_ran(process(producer, records), "process")
-            processed = True
-            producer.send_offsets_to_transaction(
-                next_offsets(consumer, records), consumer.group_metadata()
-            )
-    except CommitFailedError as error:
-        if shared_by is None or not processed:
-            raise
-        # The next poll joins the group again.
-        _log.warning("%s of %s: %d records are left to others", error, shared_by, len(records))
-        consumer.seek_to_committed()
-        return 0
-    return len(records)
-
-
-def _says_stop(stop: Callable[[], bool]) -> bool:
-    answer = stop()
-    check_ran(answer, "stop")
-    return answer
+        check_ran(answer, "process")
+    except TypeError as error:
+        raise UnfinishedWorkError(str(error)) from None
 
 
 def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicPartition, int]:
@@ -167,26 +422,30 @@ def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicP
 def _polled(
     store: "Store",
     consumer: "Consumer",
-    shared: Mapping[str, str],
-    timeout_s: float,
-    max_records: int,
+    settings: LoopSettings,
 ) -> list[Record]:
-    """Return what a poll gives, while shared topics are those of these ids: a subscription goes on
-    without one that is deleted, and the loop does not.
-    """
-    if not shared:
+    """Return what a poll gives, while shared topics are there."""
+    timeout_s, max_records = settings.poll_timeout_s, settings.max_records
+    if not settings.shared:
         return consumer.poll(timeout=timeout_s, max_records=max_records)
     deadline_s = time.monotonic() + timeout_s
-    wait_s = min(timeout_s, _LOOK_EVERY_S)
+    wait_s = min(timeout_s, LOOK_EVERY_S)
     while True:
         records = consumer.poll(timeout=wait_s, max_records=max_records)
-        for name, topic_id in shared.items():
-            found = engine_of(store).registry.get(name)
-            if found is None or found.topic_id != topic_id:
-                raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
-        wait_s = min(deadline_s - time.monotonic(), _LOOK_EVERY_S)
+        check_shared_topics(store, settings)
+        wait_s = min(deadline_s - time.monotonic(), LOOK_EVERY_S)
         if records or wait_s <= 0:
             return records
+
+
+def check_shared_topics(store: "Store", settings: LoopSettings) -> None:
+    """Raise UnknownTopicOrPartitionError unless shared topics are those that they were: a
+    subscription goes on without one that is deleted, and the loop does not.
+    """
+    for name, topic_id in settings.shared.items():
+        found = engine_of(store).registry.get(name)
+        if found is None or found.topic_id != topic_id:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
 
 
 def _waits_for_a_decision(consumer: "Consumer") -> bool:
@@ -204,17 +463,16 @@ def _topic_ids(store: "Store", topics: Iterable[str | TopicPartition]) -> dict[s
 
     Raises UnknownTopicOrPartitionError, TypeError.
     """
-    given = _listed(topics)
-    if any(isinstance(one, TopicPartition) for one in given):
+    if any(isinstance(one, TopicPartition) for one in topics):
         raise TypeError("with share, topics must be names, not partitions")
     known = store.topics()
-    return {str(one): _described(store, known, one).topic_id for one in given}
+    return {str(one): _described(store, known, one).topic_id for one in topics}
 
 
 def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[TopicPartition]:
     known = store.topics()
     found: dict[TopicPartition, None] = {}
-    for one in _listed(topics):
+    for one in topics:
         if isinstance(one, TopicPartition):
             found[one] = None
         else:
@@ -223,12 +481,13 @@ def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[
 
 
 def _listed(topics: Iterable[str | TopicPartition]) -> list[str | TopicPartition]:
+    """Return the topics that a loop was given. Raises TypeError, InvalidRequestError."""
     if isinstance(topics, (str, TopicPartition)):
         raise TypeError("topics must be a list of names or partitions")
-    listed = list(topics)
-    if not listed:
+    given = list(topics)
+    if not given:
         raise InvalidRequestError("topics is empty: name at least one topic or partition")
-    return listed
+    return given
 
 
 def _described(
