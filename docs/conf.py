@@ -21,7 +21,13 @@ html_title = f"eoslog {version}"
 html_copy_source = False
 html_show_copyright = False
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "docstring_tables", "inline_svg"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "docstring_tables",
+    "command_options",
+    "inline_svg",
+]
 exclude_patterns = ["site"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "colon_fence"]
