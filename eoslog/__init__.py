@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from eoslog.store.process_loop import read_process_write as read_process_write
     from eoslog.store.record_deletion import DeletableRecords as DeletableRecords
     from eoslog.store.scan import Scan as Scan
+    from eoslog.store.stable_offset import LastStableOffset as LastStableOffset
     from eoslog.store.store import Store as Store
     from eoslog.transactions.admin import HangingTransaction as HangingTransaction
     from eoslog.transactions.admin import (
@@ -93,6 +94,7 @@ _MODULES = {
     "HangingTransaction": "eoslog.transactions.admin",
     "KafkaExport": "eoslog.exchange.kafka_export",
     "KafkaImport": "eoslog.exchange.kafka_import",
+    "LastStableOffset": "eoslog.store.stable_offset",
     "LogDirectory": "eoslog.store.log_directories",
     "MemberDescription": "eoslog.groups.coordinator",
     "OffsetAndMetadata": "eoslog.groups.metadata",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eoslog.cli.monitor.explain import explain
 from eoslog.cli.options import Settings, echo_json, shared_options
 from eoslog.cli.producers import find_partition
 from eoslog.cli.table import print_rows
@@ -182,6 +183,9 @@ def abort_transaction(
         store.abort_transaction(topic=topic, partition=partition, start_offset=start_offset)
         fields = {"topic": topic, "partition": partition, "start_offset": start_offset}
         _say_aborted(settings, fields, f"{topic}-{partition} from offset {start_offset} on")
+
+
+transactions.add_command(explain)
 
 
 def show_transactions(settings: Settings, **filters: Any) -> None:

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from eoslog.store.backup import StoreBackup
     from eoslog.store.log_directories import LogDirectory
     from eoslog.store.scan import Offsets, Scan, TimeRange
+    from eoslog.store.stable_offset import LastStableOffset
     from eoslog.transactions.admin import (
         HangingTransaction,
         TransactionDescription,
@@ -804,6 +805,22 @@ class Store:
         found = self._files.partitions.with_transactions(topic, partition)
         now_ms = clock.now_ms()
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
+
+    def explain_last_stable_offset(
+        self, topic: str, partition: int | None = None
+    ) -> "list[LastStableOffset]":
+        """Return what holds the last stable offset of each partition of a topic, or of one: the
+        oldest open transaction, whose it is, what ends it and when. It opens the partitions.
+
+        Raises UnknownTopicOrPartitionError, CorruptRecordError, TypeError.
+        """
+        from eoslog.store.stable_offset import explain  # Few programs need it.
+
+        self._check_open()
+        description = self._files.engine.topic(topic)
+        numbers = range(description.partitions) if partition is None else (partition,)
+        logs = [self._files.engine.partition(topic, number) for number in numbers]
+        return [explain(self._files, log) for log in logs]
 
     def commit_prepared(self, prepared: "Iterable[PreparedTransaction]") -> None:
         """Commit prepared transactions, each by a decision of its own.

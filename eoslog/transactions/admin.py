@@ -284,12 +284,19 @@ class TransactionAdmin:
             return False
         return True
 
-    def _id_that_ends(self, where: TopicPartition, producer_id: int) -> str | None:
-        """The transactional id whose open or decided transaction has the partition."""
+    def undecided(self, where: TopicPartition, producer_id: int) -> NewestRecord | None:
+        """Return the open or decided transaction of a producer at a partition, of any process; None
+        if no transactional id has it.
+        """
         for one in self._entries.undecided():
             if one.producer_id == producer_id and where in one.partitions:
-                return one.transactional_id
+                return one
         return None
+
+    def _id_that_ends(self, where: TopicPartition, producer_id: int) -> str | None:
+        """The transactional id whose open or decided transaction has the partition."""
+        found = self.undecided(where, producer_id)
+        return None if found is None else found.transactional_id
 
     def hanging(
         self, partitions: Iterable[UnifiedLog], max_timeout_ms: int, now_ms: int

@@ -262,6 +262,8 @@ def fuzz_operators(made: Store) -> None:
     made.each("abort_transaction at a partition", store.abort_transaction, place)
     hanging = {"max_transaction_timeout_ms": 1000, "topic": TOPIC, "partition": 0}
     made.each("find_hanging_transactions", store.find_hanging_transactions, hanging)
+    explained = {"topic": TOPIC, "partition": 0}
+    made.each("explain_last_stable_offset", store.explain_last_stable_offset, explained)
     for name in ("commit_prepared", "abort_prepared"):
         made.each(name, getattr(store, name), {"prepared": []})
 
@@ -311,6 +313,7 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "store.verify": store.verify,
         "store.flush": store.flush,
         "store.metrics": store.metrics,
+        "store.explain_last_stable_offset": lambda: store.explain_last_stable_offset(TOPIC),
         "store.describe_log_dirs": store.describe_log_dirs,
         "store.producers": store.producers,
         "producer.send": lambda: producer.send(TOPIC, value=b"x"),

@@ -28,6 +28,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "HangingTransaction",
             "KafkaExport",
             "KafkaImport",
+            "LastStableOffset",
             "LogDirectory",
             "MemberDescription",
             "OffsetAndMetadata",
@@ -89,6 +90,7 @@ NAMES = {
         close closed commit_prepared commit_staged config consumer create_topic
         create_topics deletable_records delete_group delete_offsets delete_records
         delete_topic describe_group describe_log_dirs describe_transaction durability
+        explain_last_stable_offset
         find_hanging_transactions flush groups metrics partition path processes producer
         producers read_only remembered scan snapshot sweep_run topics transactions verify
     """,

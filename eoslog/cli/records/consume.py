@@ -63,7 +63,7 @@ def consume(
     isolation: str,
     group: str | None,
 ) -> None:
-    r"""Print the records that TOPIC holds now, each partition in order, one value a line.
+    """Print the records that TOPIC holds now, each partition in order, one value a line.
 
     TOPIC with ^ before it is a regular expression: of all topics whose names begin with it.
 
@@ -71,8 +71,9 @@ def consume(
     age (PT10M), which stand for the first record at or after it, or "latest", the end.
 
     A FORMAT has kcat's tokens: %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k
-    key, %s value, %h headers, %K and %S their lengths (-1 for null), %R the value's as four bytes,
-    %%; and \n, \r, \t, \\, \xNN. A line end is printed where it has one.
+    key, %s value, %h headers, %K and %S the lengths of key and value (-1 for null), %R that of the
+    value as four bytes, %%; after a backslash n, r, t, xNN or a backslash. A line end is printed
+    where it has one.
 
     With --json each record is a JSON object on a line of its own, with its partition, offset,
     timestamp, key and headers; bytes that are no UTF-8 become {"base64": "..."}.

@@ -31,7 +31,9 @@ class Line(NamedTuple):
 
 
 class LineFormat(NamedTuple):
-    """How a line, of a number, is made a record; `has_place` if the line says where that goes."""
+    """Form of a line: `parse` makes a record of it and its number, `has_place` is True if the line
+    says where that goes.
+    """
 
     parse: Callable[[bytes, int], Line]
     has_place: bool

@@ -26,6 +26,7 @@ COMMANDS = [
     ("transactions", "describe", "--transactional-id", "x"),
     ("transactions", "describe-producers", "--topic", "t", "--partition", "0"),
     ("transactions", "find-hanging"),
+    ("transactions", "explain", "t"),
     ("producers",),
     ("config",),
     ("metrics",),
