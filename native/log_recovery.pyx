@@ -93,10 +93,7 @@ cdef Status log_open(
         if status == STATUS_OK:
             # A power cut must not take the first file and leave a later one, whose base would pass
             # for the log's start.
-            out.os_errno = sync_names(log)
-            if out.os_errno != 0:
-                status = fault(
-                    out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
+            status = sync_only_name(log, out)
     elif clean:
         status = open_active(log, recovery_point, &end, out)
     else:
@@ -141,9 +138,20 @@ cdef Status go_on_beside(
     return STATUS_OK
 
 
-cdef int sync_names(PartitionLog* log) noexcept nogil:
-    """Sync the names of the log's files, which are of no use after a power cut in an overlay."""
-    return 0 if log.options.segment.overlay else eos_sync_directory(log.directory)
+cdef Status sync_only_name(PartitionLog* log, Fault* out) noexcept nogil:
+    """Sync the name of the log's only file, which was just made; in an overlay it is of no use
+    after a power cut. If that fails, the file goes: the next opening would take its name for
+    synced.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    if log.options.segment.overlay:
+        return STATUS_OK
+    out.os_errno = eos_sync_directory(log.directory)
+    if out.os_errno == 0:
+        return STATUS_OK
+    segment_path(log.directory, log_active(log).base_offset, b".log", path)
+    unlink(path)
+    return fault(out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
 
 
 cdef Status begin_at_start(
@@ -156,12 +164,7 @@ cdef Status begin_at_start(
     cdef Status status = drop_segments_behind(log, -1, out)
     if status == STATUS_OK:
         status = log_start_segment(log, log_start_offset, out)
-    if status == STATUS_OK:
-        out.os_errno = sync_names(log)
-        if out.os_errno != 0:
-            status = fault(
-                out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
-    return status
+    return sync_only_name(log, out) if status == STATUS_OK else status
 
 
 cdef Status open_active(

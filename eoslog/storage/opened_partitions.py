@@ -237,11 +237,8 @@ class OpenedPartitions:
             return partition
         with self._lock:
             topic = self._registry.get(topic_name)
-            # The directory comes first, then this file: another process may be between the two.
-            made = self._paths.partition(where) / PARTITION_METADATA
-            with named_os_errors(f"looking at {made}"):
-                is_made = made.exists()
-            if topic is None or not is_made:
+            # Another process may be about to make it, and who made it may not have synced its name.
+            if topic is None or is_unused(self._paths.partition(where)):
                 topic = self._make_internal(where)
             return self._open(topic, where)
 
@@ -252,7 +249,7 @@ class OpenedPartitions:
                     where, synced_by_page_alone(self._paths, where)
                 )
                 make_partition_directory(self._paths, where, topic.topic_id)
-                sync_directory(self._paths.root)
+            sync_directory(self._paths.root)
             return topic
 
     def find_of_any_topic(self, where: TopicPartition) -> UnifiedLog | None:

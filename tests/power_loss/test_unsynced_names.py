@@ -1,4 +1,4 @@
-"""A process dies before it synced the name of a segment: another one has the name synced."""
+"""A process dies before it synced the name of a segment, or cannot: it is synced later."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import eoslog
 from eoslog.staging import job as staged_job
 from eoslog.staging.writer import StagedWriter
 from eoslog.store.store import engine_of, parts_of
+from eoslog.testing import Faults
 
 pytestmark = pytest.mark.crash
 
@@ -29,9 +30,16 @@ def test_a_name_that_a_dead_process_did_not_sync_is_synced_with_the_next_records
     tmp_path: Path, events_of, work: str
 ):
     """Else a power cut takes a file whose content was synced, and with it what was promised."""
-    events = events_of("test_unsynced_names", tmp_path, work)
-    synced = [one.first.decode() for one in events if one.kind == SYNCED and one.number == 1]
-    assert synced == [f"{TOPIC}-0"]
+    assert synced_directories(events_of("test_unsynced_names", tmp_path, work)) == [f"{TOPIC}-0"]
+
+
+def test_the_name_of_a_first_file_is_synced_although_that_failed_before(tmp_path, events_of):
+    events = events_of("test_unsynced_names", tmp_path, "first_file")
+    assert f"{TOPIC}-0" in synced_directories(events)
+
+
+def synced_directories(events: list[disk_trace.Event]) -> list[str]:
+    return [one.first.decode() for one in events if one.kind == SYNCED and one.number == 1]
 
 
 def recovery(root: str) -> None:
@@ -48,6 +56,24 @@ def recovery(root: str) -> None:
     disk_trace.begin(files.root, Path(root, "trace"))
     log.flush()
     disk_trace.end()
+
+
+def first_file(root: str) -> None:
+    """The sync of its name failed, and the append is made again."""
+    path = Path(root, "store")
+    with eoslog.open(path, create=True) as store:
+        store.create_topic(TOPIC)
+    store = eoslog.open(path)
+    parts_of(store).checkpointer.stop()
+    producer = store.producer()
+    with Faults(store).fail_sync(TOPIC), pytest.raises(eoslog.errors.StoreFailedError):
+        producer.append(TOPIC, 0, [b"first"])
+    disk_trace.begin(path, Path(root, "trace"))
+    producer.append(TOPIC, 0, [b"first"])
+    producer.flush()
+    disk_trace.end()
+    assert engine_of(store).partition(TOPIC, 0).log_end_offset == 1
+    os._exit(0)
 
 
 def adoption(root: str) -> None:
@@ -144,7 +170,7 @@ def second_segment(root: str, work: str, state: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2] in ("recovery", "adoption"):
-        {"recovery": recovery, "adoption": adoption}[sys.argv[2]](sys.argv[1])
+    if sys.argv[2] in ("recovery", "adoption", "first_file"):
+        globals()[sys.argv[2]](sys.argv[1])
     else:
         second_segment(sys.argv[1], *sys.argv[2].split(":"))

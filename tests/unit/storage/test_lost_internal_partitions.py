@@ -11,7 +11,9 @@ from cli_calls import DONE, FAILED, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from eoslog.errors import StoreFailedError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT
+from eoslog.storage import opened_partitions
 
 T0 = TopicPartition("t", 0)
 
@@ -42,6 +44,25 @@ def lose(path: Path, topic: str) -> Path:
 
 def logs(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.log"))
+
+
+def test_the_name_of_a_new_directory_is_synced_though_its_first_sync_failed(tmp_path, monkeypatch):
+    synced = []
+
+    def sync(path: Path) -> None:
+        synced.append(path)
+        if len(synced) == 1:
+            raise StoreFailedError("no")
+
+    with eoslog.open(tmp_path, create=True) as store, store.consumer("readers") as consumer:
+        store.create_topic("t")
+        monkeypatch.setattr(opened_partitions, "sync_directory", sync)
+        with pytest.raises(StoreFailedError):
+            consumer.commit({T0: 1})
+        consumer.commit({T0: 1})
+        assert synced == [tmp_path, tmp_path]
+        consumer.commit({T0: 2})
+        assert synced == [tmp_path, tmp_path]
 
 
 @pytest.mark.parametrize("topic", [CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC])

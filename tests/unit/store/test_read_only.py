@@ -109,37 +109,64 @@ def test_topics_are_shown_without_their_list(open_store, store_path):
         assert read(reader) == [b"plain"]
 
 
+# What a reader has, by the names of what a store, a consumer and a partition offer; a name that is
+# in none of these lists fails the test, so that no call that writes is added unseen.
+SHOWN = {
+    "store": """application close closed config consumer deletable_records describe_group
+        describe_log_dirs describe_transaction durability explain_last_stable_offset
+        find_hanging_transactions flush groups metrics partition path processes producers read_only
+        remembered scan snapshot topics transactions verify""",
+    "consumer": """assign assignment beginning_offsets close closed committed committed_metadata
+        end_offsets group_metadata lag offsets_for_times pause paused poll poll_arrow position
+        resume seek seek_to_beginning seek_to_committed seek_to_end subscription unsubscribe""",
+    "partition": """aborted_transactions high_watermark last_stable_offset log_end_offset
+        log_start_offset offset_for_timestamp open_transactions producers read segments size_bytes
+        topic_id topic_partition verify""",
+}
+
+
 def test_every_call_that_writes_is_refused(open_store, store_path):
     filled(open_store).close()
     with unchanged(store_path), eoslog.open(store_path, read_only=True) as store:
-        consumer = store.consumer("g")
-        calls: list[Callable[[], object]] = [
-            lambda: store.create_topic("new"),
-            lambda: store.create_topics({"new": 1}),
-            lambda: store.alter_topic("t", partitions=3),
-            lambda: store.backup(store.path.with_name("copy")),
-            lambda: store.delete_topic("t"),
-            lambda: store.delete_records({AT: 1}),
-            lambda: store.alter_config({}),
-            lambda: store.producer(),
-            lambda: store.producer("name"),
-            lambda: store.producer(transactional_id="x"),
-            lambda: store.delete_group("g"),
-            lambda: store.delete_offsets("g", [AT]),
-            lambda: store.abort_transaction("x"),
-            lambda: store.commit_prepared([]),
-            lambda: store.abort_prepared([]),
-            lambda: store.commit_staged("app", 0, []),
-            lambda: store.begin_run("app"),
-            lambda: store.sweep_run("app", "run"),
-            lambda: consumer.commit({AT: 1}),
-            lambda: consumer.subscribe(["t"]),
-            lambda: store.partition("t", 0).append_batch(b""),
-        ]
-        for number, call in enumerate(calls):
-            with pytest.raises(errors.StoreReadOnlyError, match="read_only"):
-                call()
-                pytest.fail(f"call {number} was not refused")
+        consumer, partition = store.consumer("g"), store.partition("t", 0)
+        refused: dict[str, dict[str, list[Callable[[], object]]]] = {
+            "store": {
+                "create_topic": [lambda: store.create_topic("new")],
+                "create_topics": [lambda: store.create_topics({"new": 1})],
+                "alter_topic": [lambda: store.alter_topic("t", partitions=3)],
+                "backup": [lambda: store.backup(store.path.with_name("copy"))],
+                "delete_topic": [lambda: store.delete_topic("t")],
+                "delete_records": [lambda: store.delete_records({AT: 1})],
+                "alter_config": [lambda: store.alter_config({})],
+                "producer": [
+                    lambda: store.producer(),
+                    lambda: store.producer("name"),
+                    lambda: store.producer(transactional_id="x"),
+                ],
+                "delete_group": [lambda: store.delete_group("g")],
+                "delete_offsets": [lambda: store.delete_offsets("g", [AT])],
+                "abort_transaction": [lambda: store.abort_transaction("x")],
+                "commit_prepared": [lambda: store.commit_prepared([])],
+                "abort_prepared": [lambda: store.abort_prepared([])],
+                "commit_staged": [lambda: store.commit_staged("app", 0, [])],
+                "begin_run": [lambda: store.begin_run("app")],
+                "sweep_run": [lambda: store.sweep_run("app", "run")],
+            },
+            "consumer": {
+                "commit": [lambda: consumer.commit({AT: 1})],
+                "subscribe": [lambda: consumer.subscribe(["t"])],
+            },
+            "partition": {"append_batch": [lambda: partition.append_batch(b"")]},
+        }
+        for what, one in (("store", store), ("consumer", consumer), ("partition", partition)):
+            # Names of other clients are there to say what ours are.
+            offered = {name for name in dir(one) if name[0] != "_" and hasattr(one, name)}
+            assert offered == {*refused[what], *SHOWN[what].split()}
+            for name, calls in refused[what].items():
+                for call in calls:
+                    with pytest.raises(errors.StoreReadOnlyError, match="read_only"):
+                        call()
+                        pytest.fail(f"{name} was not refused")
         store.flush()
         consumer.assign([AT])
         assert consumer.committed(AT) == 1
