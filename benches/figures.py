@@ -59,7 +59,7 @@ FIGURES: dict[str, Figure] = {
     "scan_duckdb_beside_poll_arrow": Figure(
         "the same beside poll_arrow, CPU time", "times", at_least=0.8
     ),
-    "fetch_columns": Figure("the same, by the engine without the Python API", "GB/s"),
+    "fetch_columns": Figure("poll_arrow, by the engine without the Python API", "GB/s"),
     "poll": Figure("poll() of 1 KB records, 500 at a time", "records/s"),
     "scan": Figure("header-only scan, batches of 10 records of 100 bytes", "batches/s", 10e6),
     "scan_large": Figure("header-only scan, batches of 1,000 records of 100 bytes", "batches/s"),
