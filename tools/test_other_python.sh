@@ -32,6 +32,7 @@ python=$folder/venv/bin/python
 # In a folder without sources: what is imported is what was installed.
 mkdir "$folder/run"
 cd "$folder/run"
+export EOSLOG_WHEEL=$wheel  # For the installs of docs/tutorial.md.
 tests() {
   "$python" -m pytest --config-file="$root/pyproject.toml" --rootdir="$root" "$@"
 }

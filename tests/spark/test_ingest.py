@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import re
+import shlex
 import zipfile
+from pathlib import Path
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
@@ -92,6 +95,19 @@ def test_every_row_of_every_format_lands_once(store, tmp_path, write):
         row = json.loads(record.value)
         assert record.key.decode() == f"{row['carrier']}:{row['flight']}"
     assert staged_files(store) == []
+
+
+def test_the_command_of_the_page_lands_each_row(store, tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    (command,) = re.findall(r"^\$ eoslog (ingest .*)$", page.read_text(), re.MULTILINE)
+    zip_file(tmp_path, ROWS).rename(tmp_path / "flights.csv.zip")
+    monkeypatch.chdir(tmp_path)
+    answer = call(*shlex.split(command))
+    assert answer.status == DONE, answer.stderr
+    records = records_in(tmp_path / "data", "flights")
+    assert {record.key for record in records} == {
+        f"{row['carrier']}{row['flight']}".encode() for row in ROWS
+    }
 
 
 def values(records):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from broker_directory import BrokerDirectory, batch
+from cli_calls import DONE, call
 
 import eoslog
 
@@ -103,6 +107,55 @@ def test_a_block_that_waits_for_records_takes_each(tmp_path, page, number):
                 producer.send("orders", value=b"from outside", partition=0)
             assert process.stdout is not None
             assert ENDLESS[page, number] in process.stdout.readline()
+
+
+# Pages with commands for a shell, and what runs them.
+SHELL_BLOCKS = {
+    "CONTRIBUTING.md": ".ci/run",
+    "README.md": "tests/packaging/check_wheel.sh",
+    "docs/commands.md": "tests/unit/test_commands_page.py",
+    "docs/move-to-kafka.md": "tests/broker/test_move_page.py",
+    "docs/security.md": "tests/unit/test_pages.py",
+    "docs/spark.md": "tests/spark/test_ingest.py",
+    "docs/study-a-broker.md": "tests/unit/test_pages.py",
+    "docs/tutorial.md": "tests/unit/test_tutorial_page.py",
+}
+
+
+def shell_blocks_of(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```(?:bash|console|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_block_for_a_shell_is_run_by_something():
+    pages = {
+        str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    }
+    assert {page for page in pages if shell_blocks_of(page)} == SHELL_BLOCKS.keys()
+    assert all((ROOT / runner).exists() for runner in SHELL_BLOCKS.values())
+
+
+def test_a_study_of_a_broker_by_commands(tmp_path, monkeypatch):
+    for name in ("logs-1", "logs-2"):
+        source = BrokerDirectory(tmp_path / "kafka" / name)
+        source.partition("events-0" if name == "logs-1" else "others-0", batch([b"one"]))
+        source.stop()
+    monkeypatch.chdir(tmp_path)
+    commands = "".join(shell_blocks_of("docs/study-a-broker.md")).splitlines()
+    assert len(commands) >= 8
+    for command in commands:
+        answer = call(*shlex.split(command.removeprefix("$ eoslog ")))
+        assert answer.status == DONE, (command, answer)
+
+
+def test_a_group_may_read_after_the_commands_of_the_page(tmp_path):
+    eoslog.open(tmp_path / "data", create=True).close()
+    (block,) = shell_blocks_of("docs/security.md")
+    group = grp.getgrgid(os.getgid()).gr_name
+    script = block.replace("STORE", str(tmp_path / "data")).replace("analysts", group)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-ec", script], check=True, env={**os.environ, "PATH": path})
+    assert (tmp_path / "data").stat().st_mode & 0o7777 == 0o2750
 
 
 def prose_of(path: Path) -> str:

@@ -1,4 +1,8 @@
-"""`docs/tutorial.md`, followed from top to bottom, prints what it says; without its installs."""
+"""`docs/tutorial.md`, followed from top to bottom, prints what it says.
+
+Its installs are left out, but for the wheel that EOSLOG_WHEEL names: tools/test_other_python.sh
+does so, with an environment that has nothing of an index.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,13 @@ COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SPARK = "## 5."
 
 
-def follow(text: str, folder: Path) -> int:
-    """Save each script under the name in its first line, run each command; how many there were."""
+def follow(text: str, folder: Path, *, wheels: Path | None = None) -> int:
+    """Save each script under the name in its first line, run each command; how many there were.
+
+    With a folder of wheels the page's own environment is made, of these wheels alone.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_QUIET": "2"}
     checker, count = doctest.OutputChecker(), 0
     for kind, block in BLOCK.findall(text):
         if kind == "python":
@@ -29,12 +37,12 @@ def follow(text: str, folder: Path) -> int:
             continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = part.partition("\n")
-            if "pip install" in command or "venv" in command:
+            if wheels is None and ("pip install" in command or "venv" in command):
                 continue
             done = subprocess.run(
                 ["bash", "-c", command],
                 cwd=folder,
-                env={**os.environ, "PATH": path},
+                env={**os.environ, **pip, "PATH": path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -46,6 +54,8 @@ def follow(text: str, folder: Path) -> int:
             printed = done.stdout + killed
             if not checker.check_output(expected, printed, COMPARED):
                 pytest.fail(f"$ {command}\nexpected:\n{expected}\nprinted:\n{printed}")
+            if "venv env" in command:  # The next commands are of the same shell.
+                path = os.pathsep.join([str(folder / "env" / "bin"), path])
             count += 1
     return count
 
@@ -54,6 +64,16 @@ def test_the_tutorial_up_to_spark(tmp_path):
     text, found, _ = PAGE.read_text(encoding="utf-8").partition(SPARK)
     assert found
     assert follow(text, tmp_path) == 10
+
+
+@pytest.mark.skipif("EOSLOG_WHEEL" not in os.environ, reason="no EOSLOG_WHEEL")
+def test_the_tutorial_with_its_installs(tmp_path):
+    wheels, wheel = tmp_path / "wheels", Path(os.environ["EOSLOG_WHEEL"])
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels, f"{wheel}[cli]"]
+    subprocess.run(pip, check=True)
+    assert wheel.name in {path.name for path in wheels.iterdir()}
+    text, _, _ = PAGE.read_text(encoding="utf-8").partition(SPARK)
+    assert follow(text, tmp_path, wheels=wheels) == 12
 
 
 @pytest.mark.long
