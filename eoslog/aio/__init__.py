@@ -14,7 +14,7 @@ asyncio.run(main())
 
 import os
 from collections.abc import Mapping
-from typing import Never
+from typing import TYPE_CHECKING, Any, Never
 
 from eoslog.aio.calls import Calls
 from eoslog.aio.consumer import AsyncConsumer
@@ -27,6 +27,9 @@ from eoslog.common.record_metadata import RecordMetadata
 from eoslog.store import opening
 from eoslog.store.store import Store
 
+if TYPE_CHECKING:
+    from eoslog.aio.process_loop import read_process_write as read_process_write
+
 __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
@@ -34,6 +37,7 @@ __all__ = [
     "AsyncTransactionalProducer",
     "RecordMetadata",
     "open",
+    "read_process_write",
     "wrap",
 ]
 
@@ -68,8 +72,13 @@ def open(
     return Opening(open_it)
 
 
-def __getattr__(name: str) -> Never:
-    refuse_name(__name__, name)
+def __getattr__(name: str) -> Any:
+    if name != "read_process_write":
+        refuse_name(__name__, name)
+    from eoslog.aio.process_loop import read_process_write  # Not every program has a loop.
+
+    globals()[name] = read_process_write
+    return read_process_write
 
 
 def wrap(store: Store) -> AsyncStore:
