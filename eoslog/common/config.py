@@ -185,11 +185,23 @@ _FIXED: dict[str, tuple[str, ...]] = {
     "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
     "max.request.size": (),
     "enable.auto.commit": ("false",),
+    "auto.commit.interval.ms": (),
     # A member lives as long as its process, whose death is known at once.
     "session.timeout.ms": (),
     "heartbeat.interval.ms": (),
     "group.instance.id": (),
     "group.protocol": ("classic",),
+}
+
+_NO_AUTO_COMMIT = (
+    "a timer would commit records that are still at work, which a crash then loses, and leave out "
+    "some that are done, which are done twice. Call commit() after the work, or use "
+    "read_process_write, which commits the output and the offsets together"
+)
+# Why, for those that programs are used to.
+_REASONS = {
+    "enable.auto.commit": _NO_AUTO_COMMIT,
+    "auto.commit.interval.ms": _NO_AUTO_COMMIT,
 }
 
 NO_SERVER = "a store is a directory, which eoslog.open takes: there are no servers"
@@ -235,6 +247,8 @@ def parse_config(
             if text not in _FIXED[name]:
                 allowed = " or ".join(_FIXED[name])
                 hint = f"; only {allowed} describes it" if allowed else ""
+                if name in _REASONS:
+                    hint += f": {_REASONS[name]}"
                 raise InvalidConfigError(
                     f"{name}={value!r}: this version does not support Kafka's setting{hint}"
                 )

@@ -69,6 +69,13 @@ def test_what_is_not_carried_out_is_refused_unless_it_describes_it(name):
         assert parse_config({name: value}, TOPIC_SETTINGS, "topic") == {}
 
 
+@pytest.mark.parametrize("config", [{"enable.auto.commit": "true"}, {"auto.commit.interval.ms": 5}])
+def test_commits_by_a_timer_are_refused_with_the_reason_and_what_to_do(config):
+    words = r"a crash then loses.*done twice\. Call commit\(\).*read_process_write"
+    with pytest.raises(InvalidConfigError, match=words):
+        parse_config({"enable.auto.commit": False} | config, CONSUMER_SETTINGS, "consumer")
+
+
 def test_an_unknown_name_brings_the_nearest():
     with pytest.raises(InvalidConfigError, match=r"did you mean 'segment\.bytes'"):
         parse_topic_config({"segment.byte": 1})
