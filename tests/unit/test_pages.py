@@ -21,9 +21,15 @@ from cli_calls import DONE, call
 import eoslog
 
 ROOT = Path(__file__).resolve().parents[2]
-# One program each: test_commands_page.py, tests/spark/test_spark_page.py, test_tutorial_page.py and
-# testing/test_testing_page.py run them.
-IN_ORDER = ("docs/commands.md", "docs/spark.md", "docs/testing.md", "docs/tutorial.md")
+# One program each: test_commands_page.py, test_services_page.py, tests/spark/test_spark_page.py,
+# test_tutorial_page.py and testing/test_testing_page.py run them.
+IN_ORDER = (
+    "docs/commands.md",
+    "docs/services.md",
+    "docs/spark.md",
+    "docs/testing.md",
+    "docs/tutorial.md",
+)
 # Of the README the last one writes a DataFrame: tests/spark/test_spark_page.py runs it.
 WITH_FRAME = ("README.md", 4)
 # What a block prints for a record that another process appends to "orders"; it waits for more.
