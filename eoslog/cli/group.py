@@ -59,6 +59,7 @@ COMMANDS = {
     "produce": ("eoslog.cli.records.produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.producers", "List the producers that partitions remember."),
     "restore": ("eoslog.cli.backup", "Make a store of a backup."),
+    "top": ("eoslog.cli.monitor.top", "Show what goes on in a store, live."),
     "topics": ("eoslog.cli.topics", "List, create, describe, alter and delete topics."),
     "transactions": ("eoslog.cli.transactions", "List, describe and abort transactions."),
     "verify": ("eoslog.cli.verify", "Check every byte of a store."),

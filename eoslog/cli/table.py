@@ -40,7 +40,7 @@ def print_rows(
     """
     standard_output()
     listed = [list(row) for row in rows]
-    shown = [[_shown_text(cell, ",") for cell in row] for row in listed]
+    shown = [[shown_text(cell, ",") for cell in row] for row in listed]
     if is_plain(sys.stdout) and all(map(str.isascii, (*columns, *chain(*shown), title or ""))):
         _print_plain(columns, listed, shown, title)
         return
@@ -73,7 +73,7 @@ def is_plain(output: TextIO) -> bool:
     return not output.isatty() and not any(name in os.environ for name in _LIKE_A_TERMINAL)
 
 
-def _is_of_numbers(cells: Sequence[object]) -> bool:
+def is_of_numbers(cells: Sequence[object]) -> bool:
     """Return True if a column goes right."""
     return bool(cells) and not isinstance(cells[0], (str, list))
 
@@ -86,7 +86,7 @@ def _print_plain(
 ) -> None:
     """Print what rich prints into a pipe: characters of ASCII are one wide each."""
     widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
-    right = [_is_of_numbers([row[index] for row in listed]) for index in range(len(columns))]
+    right = [is_of_numbers([row[index] for row in listed]) for index in range(len(columns))]
 
     def line(cells: Sequence[str]) -> str:
         padded = (
@@ -100,7 +100,7 @@ def _print_plain(
     click.echo("\n".join(lines))
 
 
-def _shown_text(cell: object, comma: str) -> str:
+def shown_text(cell: object, comma: str) -> str:
     """Return the text that a cell shows; characters that do something to a terminal are escaped."""
     text = comma.join(map(str, cell)) if isinstance(cell, list) else str(cell)
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
@@ -118,14 +118,14 @@ def print_rich_rows(
 
     console = Console()
     comma = ", " if console.is_terminal else ","
-    shown = [[_shown_text(cell, comma) for cell in row] for row in listed]
+    shown = [[shown_text(cell, comma) for cell in row] for row in listed]
     table = Table(box=box.SIMPLE, show_edge=False)
     for index, name in enumerate(columns):
         cells = [row[index] for row in listed]
         texts = [row[index] for row in shown]
         table.add_column(
             name,
-            justify="right" if _is_of_numbers(cells) else "left",
+            justify="right" if is_of_numbers(cells) else "left",
             overflow="fold",
             width=max(map(cell_len, [name, *texts])),
             min_width=max([min(len(name), _HEADER_WIDTH_MIN), *map(_least_width, cells)]),
@@ -197,4 +197,4 @@ def _least_width(cell: object) -> int:
     from rich.cells import cell_len
 
     pieces = [f"{one}," for one in cell] if isinstance(cell, list) else [cell]
-    return max((cell_len(_shown_text(one, "")) for one in pieces), default=0)
+    return max((cell_len(shown_text(one, "")) for one in pieces), default=0)

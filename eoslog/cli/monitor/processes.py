@@ -1,5 +1,6 @@
 """`eoslog processes`: the processes that have a store open."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +24,7 @@ def processes(settings: Settings) -> None:
     A process that only reads it, as this command does, is not seen.
     """
     with settings.read() as store:
-        rows = process_rows(store)
+        rows = process_rows(store, undecided_transactions(store))
         if settings.as_json:
             echo_json(rows)
             return
@@ -41,13 +42,24 @@ def processes(settings: Settings) -> None:
         print_rows(COLUMNS, shown)
 
 
-def process_rows(store: "eoslog.Store") -> list[dict[str, Any]]:
-    """Return a row for each process, in the order of their openings."""
-    ids: dict[str | None, list[str]] = {}
+def undecided_transactions(store: "eoslog.Store") -> "list[eoslog.TransactionDescription]":
+    """Return the transactions of all processes that are open, prepared, or not completed."""
+    found = []
     for listing in store.transactions(states=UNDECIDED):
         with suppress(TransactionalIdNotFoundError):  # It is gone since.
-            found = store.describe_transaction(listing.transactional_id)
-            ids.setdefault(found.owner, []).append(found.transactional_id)
+            found.append(store.describe_transaction(listing.transactional_id))
+    return found
+
+
+def process_rows(
+    store: "eoslog.Store", transactions: "Iterable[eoslog.TransactionDescription]"
+) -> list[dict[str, Any]]:
+    """Return a row for each process, with those of the transactions that are its, in the order of
+    their openings.
+    """
+    ids: dict[str | None, list[str]] = {}
+    for one in transactions:
+        ids.setdefault(one.owner, []).append(one.transactional_id)
     members: dict[str, list[str]] = {}
     for group in store.groups():
         for member in store.describe_group(group).members:
@@ -56,12 +68,12 @@ def process_rows(store: "eoslog.Store") -> list[dict[str, Any]]:
     now_ms = clock.now_ms()
     return [
         {
-            "process_id": one.process_id,
-            "host": one.host,
-            "opened_ms": one.opened_ms,
-            "open_ms": max(0, now_ms - one.opened_ms),
-            "transactional_ids": ids.get(str(one), []),
-            "members": members.get(str(one), []),
+            "process_id": slot.process_id,
+            "host": slot.host,
+            "opened_ms": slot.opened_ms,
+            "open_ms": max(0, now_ms - slot.opened_ms),
+            "transactional_ids": ids.get(str(slot), []),
+            "members": members.get(str(slot), []),
         }
-        for one in sorted(others, key=lambda one: one.opened_ms)
+        for slot in sorted(others, key=lambda slot: slot.opened_ms)
     ]

@@ -35,6 +35,7 @@ COMMANDS = [
     ("get-offsets", "--time", "max-timestamp"),
     ("processes",),
     ("log-dirs",),
+    ("top", "--once"),
     ("delete-records", "--offset", "t:0:1", "--dry-run"),
     ("verify",),
 ]
