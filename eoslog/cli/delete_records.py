@@ -9,6 +9,7 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, as_moment_ms, confirm, echo_json, shared_options
 from eoslog.cli.output import note_of_work_done
 from eoslog.cli.table import print_rows
@@ -34,7 +35,13 @@ _PLACE = re.compile(r"([^:]+):(\d{1,10}):(-1|\d{1,19})", re.ASCII)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Offsets in a file, as Kafka's --offset-json-file.",
 )
-@click.option("--topic", "topics", multiple=True, help="Of this topic, all before --before.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Of this topic, all before --before.",
+)
 @click.option("--before", metavar="TIME", help="In ISO 8601; UTC without a zone.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 import eoslog
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import (
     Settings,
     as_moment_ms,
@@ -22,7 +23,7 @@ from eoslog.exchange.file_formats import EXPORT_FORMATS, IMPORT_FORMATS
 
 
 @click.command("import")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option("--lines", is_flag=True, help="Each line is a value: --format lines.")
 @click.option("--format", "file_format", type=click.Choice(IMPORT_FORMATS))
@@ -95,7 +96,7 @@ def _line(result: "eoslog.FileImport") -> str:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("file", default="-", type=click.Path())
 @click.option("--format", "file_format", type=click.Choice(EXPORT_FORMATS))
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True)

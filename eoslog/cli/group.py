@@ -6,11 +6,14 @@ commands that need Spark are found by name.
 
 from importlib import import_module
 from keyword import iskeyword
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eoslog.cli.options import STORE_PATH, Settings
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name: (module that holds a click command under the same name, with "_" for "-" and after a keyword
 # of Python's, help line)
@@ -86,7 +89,7 @@ class LazyGroup(click.Group):
         them.
         """
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches  # For the error alone.
 
             near = get_close_matches(name, COMMANDS)
@@ -95,6 +98,17 @@ class LazyGroup(click.Group):
             )
             ctx.fail(f"no command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        """Complete a command's name, or an option's; no command is imported."""
+        from click.shell_completion import CompletionItem  # For a shell alone.
+
+        names = [
+            CompletionItem(name, help=COMMANDS[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

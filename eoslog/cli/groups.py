@@ -6,6 +6,7 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.cli.completion import complete_groups, complete_topics
 from eoslog.cli.options import (
     Settings,
     as_duration_ms,
@@ -56,7 +57,7 @@ def list_groups(settings: Settings) -> None:
 
 
 @groups.command("describe")
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All groups that there are.")
 @click.option("--members", is_flag=True, help="Show the consumers that share its partitions.")
 @click.option("--state", is_flag=True, help="Show the state, in Kafka's words.")
@@ -91,7 +92,9 @@ def describe_groups(
 
 
 @groups.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
@@ -114,13 +117,14 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
 
 
 @groups.command("delete-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     required=True,
     metavar="TOPIC[:0,1,..]",
+    shell_complete=complete_topics,
     help="Of this topic's partitions.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -141,9 +145,14 @@ def delete_offsets(settings: Settings, name: str, topics: tuple[str, ...], yes: 
 
 
 @groups.command("reset-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1,..]", help="Of this topic's partitions."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1,..]",
+    shell_complete=complete_topics,
+    help="Of this topic's partitions.",
 )
 @click.option("--all-topics", is_flag=True, help="Of all topics the group has an offset of.")
 @click.option("--to-earliest", is_flag=True, help="To the oldest record.")

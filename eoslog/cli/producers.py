@@ -6,6 +6,7 @@ import click
 
 import eoslog
 from eoslog.bindings.partition_log import ProducerState
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, echo_json, shared_options
 from eoslog.cli.table import print_rows
 from eoslog.common.topic_name import INTERNAL_TOPICS
@@ -19,7 +20,7 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option("--topic", help="Only this topic.")
+@click.option("--topic", shell_complete=complete_topics, help="Only this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition of it.")
 @shared_options
 def producers(settings: Settings, topic: str | None, partition: int | None) -> None:

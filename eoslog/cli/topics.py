@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 import eoslog
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import (
     Settings,
     alter_config_options,
@@ -77,7 +78,7 @@ def create_topic(
 
 
 @topics.command("describe")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @shared_options
 def describe_topic(settings: Settings, name: str) -> None:
     """Show a topic's partitions (offsets, segments, bytes) and its settings as they hold."""
@@ -98,7 +99,7 @@ def describe_topic(settings: Settings, name: str) -> None:
 
 
 @topics.command("alter")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--partitions", type=click.IntRange(min=1), help="How many there are to be.")
 @alter_config_options
 @shared_options
@@ -136,7 +137,7 @@ def alter_topic(
 
 
 @topics.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 def delete_topic(settings: Settings, name: str, yes: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eoslog.cli.completion import complete_topics, complete_transactional_ids
 from eoslog.cli.monitor.explain import explain
 from eoslog.cli.options import Settings, echo_json, shared_options
 from eoslog.cli.producers import find_partition
@@ -87,7 +88,9 @@ def list_transactions(
 
 
 @transactions.command("describe")
-@click.option("--transactional-id", required=True, metavar="ID")
+@click.option(
+    "--transactional-id", required=True, metavar="ID", shell_complete=complete_transactional_ids
+)
 @shared_options
 def describe_transaction(settings: Settings, transactional_id: str) -> None:
     """Show all that is known of a transactional id."""
@@ -101,7 +104,7 @@ def describe_transaction(settings: Settings, transactional_id: str) -> None:
 
 
 @transactions.command("describe-producers")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), required=True)
 @shared_options
 def describe_producers(settings: Settings, topic: str, partition: int) -> None:
@@ -115,7 +118,7 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
 
 
 @transactions.command("find-hanging")
-@click.option("--topic", help="Only in this topic.")
+@click.option("--topic", shell_complete=complete_topics, help="Only in this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only in this partition of it.")
 @click.option(
     "--max-transaction-timeout",
@@ -149,8 +152,15 @@ def find_hanging(
 
 
 @transactions.command("abort")
-@click.option("--transactional-id", metavar="ID", help="End whatever the id has open, and fence.")
-@click.option("--topic", help="End a hanging transaction in this topic,")
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    shell_complete=complete_transactional_ids,
+    help="End whatever the id has open, and fence.",
+)
+@click.option(
+    "--topic", shell_complete=complete_topics, help="End a hanging transaction in this topic,"
+)
 @click.option("--partition", type=click.IntRange(min=0), help="in this partition of it,")
 @click.option("--start-offset", type=click.IntRange(min=0), help="the one open since this offset.")
 @shared_options

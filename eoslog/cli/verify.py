@@ -11,6 +11,7 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
 from eoslog.cli.output import progress_line
 from eoslog.errors import (
@@ -46,7 +47,13 @@ class Findings:
 
 
 @click.command()
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic; may be given again.",
+)
 @click.option("--repair", is_flag=True, help="Cut what is torn, rebuild what is derived.")
 @click.option(
     "--dry-run", is_flag=True, help="With --repair: repair a copy, and say what was done there."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, counted, echo_json, shared_options
 from eoslog.cli.table import duration_text, moment_text
 from eoslog.common import clock
@@ -17,7 +18,7 @@ _WIDTH = 14
 
 
 @click.command("explain")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
 @shared_options
 def explain(settings: Settings, topic: str, partition: int | None) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, counted, echo_json, shared_options
 from eoslog.cli.table import print_rows
 from eoslog.errors import UnknownTopicOrPartitionError
@@ -30,7 +31,13 @@ HOLDS = {
 
 
 @click.command("log-dirs")
-@click.option("--topic", "topics", multiple=True, help="The partitions of this topic.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="The partitions of this topic.",
+)
 @shared_options
 def log_dirs(settings: Settings, topics: tuple[str, ...]) -> None:
     """Show what takes a store's space on disk, the largest first: a line for each topic.

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import click
 
 from eoslog import Record
+from eoslog.cli.completion import complete_groups, complete_topics
 from eoslog.cli.options import Settings, exclude, shared_options, standard_output
 from eoslog.cli.output import end_with_reader, note_of_work_done, reader_is_gone
 from eoslog.cli.records.record_format import Encode, record_encoder
@@ -27,7 +28,7 @@ ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True)
 @click.option("--from-beginning", is_flag=True, help="The default: from the oldest record.")
 @click.option(
@@ -46,7 +47,9 @@ ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
     show_default=True,
     help="Whether records of open and of aborted transactions are left out.",
 )
-@click.option("--group", help="Begin where this group stands, and move it on.")
+@click.option(
+    "--group", shell_complete=complete_groups, help="Begin where this group stands, and move it on."
+)
 @shared_options
 def consume(
     settings: Settings,

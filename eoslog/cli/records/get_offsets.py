@@ -6,6 +6,7 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.cli.completion import complete_topics
 from eoslog.cli.options import Settings, as_duration_ms, as_moment_ms, echo_json, shared_options
 from eoslog.cli.records.topic_reader import WantedPartitions
 from eoslog.common import clock
@@ -17,7 +18,7 @@ _NAMES = {"-1": LATEST, "-2": EARLIEST, "-3": MAX_TIMESTAMP}
 
 
 @click.command("get-offsets")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True)
 @click.option(
     "--time",

@@ -14,6 +14,7 @@ import click
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
+from eoslog.cli.completion import complete_topics, complete_transactional_ids
 from eoslog.cli.options import (
     Settings,
     as_moment_ms,
@@ -44,7 +45,7 @@ class Produced:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
 @click.option("--key-separator", help="A line is KEY, this text, VALUE; else it is the value.")
 @click.option("-f", "--format", "form", metavar="FORMAT", help="A line has this form.")
@@ -54,7 +55,12 @@ class Produced:
 )
 @click.option("--timestamp", metavar="TIME", help="The time of each record.")
 @click.option("--name", help="Give every run the same name and input: no line is written twice.")
-@click.option("--transactional-id", metavar="ID", help="Write all lines in one transaction.")
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    shell_complete=complete_transactional_ids,
+    help="Write all lines in one transaction.",
+)
 @shared_options
 def produce(
     settings: Settings,
