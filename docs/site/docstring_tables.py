@@ -106,7 +106,7 @@ class Docstring:
             return [self._inline(head)]
         name, colon, kind = head.partition(" : ")
         if title in ("Returns", "Yields") and not colon:
-            return [self._inline(name)]
+            return [self._linked(self._inline(name))]
         names = ", ".join(f"``{one}``" for one in name.split(", "))
         return [names, "", f":sub:`{self._escaped(kind)}`"] if colon else [names]
 
@@ -137,6 +137,16 @@ class Docstring:
 
     def _plain(self, text: str) -> str:
         return ERROR.sub(self._error, self._escaped(text))
+
+    def _linked(self, kind: str) -> str:
+        """The words of a type; those of classes of eoslog are links."""
+        return re.sub(
+            r"(?<![`\w.])[A-Z]\w+(?![`\w])",
+            lambda one: (
+                f":py:obj:`{one[0]} <{self._names[one[0]]}>`" if one[0] in self._names else one[0]
+            ),
+            kind,
+        )
 
     def _error(self, found: re.Match[str]) -> str:
         full = self._names.get(found[0])
@@ -204,6 +214,9 @@ def setup(app: "Sphinx") -> dict[str, bool]:
         annotation = getattr(described, "__annotations__", {}).get("return")
         if annotation is None or isinstance(described, type):
             return signature, None
+        if name.startswith("pytest_eoslog."):  # A test names a fixture, and calls nothing.
+            signature = ""
+            annotation = re.sub(r"^Iterator\[(.*)\]$", r"\1", annotation)
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text.replace('"', "").replace("'", ""))
         text = re.sub(r"\b[A-Z]\w+", lambda one: names.get(one[0], one[0]), text)
