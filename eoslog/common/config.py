@@ -16,6 +16,8 @@ INT64_MAX = 2**63 - 1
 NO_LIMIT = -1
 CLEANUP_POLICY = "cleanup.policy"
 MESSAGE_BYTES = "max.message.bytes"
+SESSION_TIMEOUT_MS = 45_000
+MAX_POLL_INTERVAL_MS = 300_000
 
 ConfigValue = int | str | bool
 
@@ -158,12 +160,15 @@ TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
 
 CONSUMER_SETTINGS = _by_name(
     Setting("max.poll.records", 500, smallest=1, largest=INT32_MAX),
-    Setting("max.poll.interval.ms", 300_000, smallest=1, largest=INT32_MAX),
+    Setting("max.poll.interval.ms", MAX_POLL_INTERVAL_MS, smallest=1, largest=INT32_MAX),
     Setting("fetch.max.bytes", 52_428_800, smallest=1, largest=INT32_MAX),
     Setting("max.partition.fetch.bytes", 1_048_576, smallest=1, largest=INT32_MAX),
     Setting("isolation.level", "", choices=("read_committed", "read_uncommitted")),
     Setting("auto.offset.reset", "", choices=("earliest", "latest", "none")),
 )
+
+# Only beside a group.instance.id: another member's session ends with its process.
+SESSION_TIMEOUT = Setting("session.timeout.ms", SESSION_TIMEOUT_MS, smallest=1, largest=INT32_MAX)
 
 # Kafka's settings that are not carried out, each with the values that describe what is done anyway.
 _FIXED: dict[str, tuple[str, ...]] = {
@@ -189,7 +194,6 @@ _FIXED: dict[str, tuple[str, ...]] = {
     # A member lives as long as its process, whose death is known at once.
     "session.timeout.ms": (),
     "heartbeat.interval.ms": (),
-    "group.instance.id": (),
     "group.protocol": ("classic",),
 }
 
@@ -202,6 +206,10 @@ _NO_AUTO_COMMIT = (
 _REASONS = {
     "enable.auto.commit": _NO_AUTO_COMMIT,
     "auto.commit.interval.ms": _NO_AUTO_COMMIT,
+    "session.timeout.ms": (
+        "the death of a member is seen at once; only beside a group.instance.id it says for how "
+        "long the member's place is kept"
+    ),
 }
 
 NO_SERVER = "a store is a directory, which eoslog.open takes: there are no servers"

@@ -72,6 +72,7 @@ _PARAMETERS = {
     "consumer": {
         "group_id": "group=...",
         "bootstrap_servers": NO_SERVER,
+        "group_instance_id": 'config={"group.instance.id": ...}',
         "enable_auto_commit": "nothing is committed by itself: call commit()",
         "auto_commit_interval_ms": "nothing is committed by itself: call commit()",
         "consumer_timeout_ms": "poll(timeout=...), in seconds",

@@ -97,7 +97,7 @@ class Consumer:
         auto_offset_reset: str,
         config: Mapping[str, object] | None,
     ) -> None:
-        config, client_id, strategies = split_membership(config)
+        config, membership = split_membership(config)
         given = parse_config(config, CONSUMER_SETTINGS, "consumer")
         isolation_level = str(given.get("isolation.level", isolation_level))
         auto_offset_reset = str(given.get("auto.offset.reset", auto_offset_reset))
@@ -110,6 +110,8 @@ class Consumer:
         self._group_offsets = group_offsets
         self._group_members = group_members
         self._group = None if group is None else check_group_id(group)
+        if group is None and membership.instance_id is not None:
+            raise InvalidConfigError("group.instance.id is for members of a group: give a group")
         self._isolation_level = check_isolation_level(isolation_level)
         self._poll_records_max = int(settings["max.poll.records"])
         fetch_bytes_max = int(settings["fetch.max.bytes"])
@@ -129,9 +131,9 @@ class Consumer:
         self._left: ConsumerSubscription | None = None
         # The one that was left last: what was read under it is committed as by that member.
         self._former: ConsumerSubscription | None = None
-        self._client_id = client_id
-        self._strategies = strategies
-        self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
+        self._membership = membership._replace(
+            max_poll_interval_ms=int(settings["max.poll.interval.ms"])
+        )
         self._warned_of: set[str] = set()
 
     def __repr__(self) -> str:
@@ -237,9 +239,7 @@ class Consumer:
             self._group,
             wanted,
             told,
-            client_id=self._client_id,
-            strategies=self._strategies,
-            max_poll_interval_ms=self._max_poll_interval_ms,
+            self._membership,
         )
         if self._closing:  # By another thread, which may not have seen this one.
             self._subscription = None
@@ -479,9 +479,10 @@ class Consumer:
         ------
         IllegalStateError
             The consumer has no group.
-        UnknownMemberIdError, IllegalGenerationError
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError
             The consumer is no longer the member that it was at its last poll (another reads what it
-            read), or its partitions were assigned by hand and the group has members.
+            read, or has its "group.instance.id"), or its partitions were assigned by hand and the
+            group has members.
         UnknownTopicOrPartitionError
             A topic was deleted, also if it was created again.
         OffsetMetadataTooLargeError, StoreError, ValueError, TypeError
@@ -581,6 +582,8 @@ class Consumer:
         ------
         IllegalStateError
             The consumer was neither assigned partitions nor subscribed.
+        FencedInstanceIdError
+            Another consumer has joined with the same "group.instance.id": close this one.
         OffsetOutOfRangeError, NoOffsetForPartitionError
             There is no such position, and `auto_offset_reset` is "none".
         """

@@ -7,31 +7,34 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.arguments import check_ran, check_synchronous
+from eoslog.common.config import SESSION_TIMEOUT
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.positions import ConsumerPositions
 from eoslog.errors import InvalidConfigError, InvalidTopicError
 from eoslog.groups.assignors import DEFAULT_STRATEGIES, parse_strategies
-from eoslog.groups.coordinator import GroupCoordinator
+from eoslog.groups.coordinator import GroupCoordinator, MemberSettings
 from eoslog.groups.membership import GroupMembership, Partitions
 
 # Called with the consumer, and the partitions.
 OnChange = Callable[[Any, list[TopicPartition]], object]
 DEFAULT_CLIENT_ID = "eoslog"
 CLIENT_ID_CHARACTERS_MAX = 200
+# As Kafka has it: a topic could be named so.
+_INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _PATTERN_MARK = "^"  # No topic's name begins with it.
 
 
 def split_membership(
     config: Mapping[str, object] | None,
-) -> tuple[Mapping[str, object] | None, str, tuple[str, ...]]:
-    """A consumer's configuration without its part in a group; its name for people,
-    and the strategies of assignment that it knows, the best liked first.
+) -> tuple[Mapping[str, object] | None, MemberSettings]:
+    """A consumer's configuration without its part in a group, and that part, which lacks
+    "max.poll.interval.ms".
 
     Raises InvalidConfigError.
     """
     if not isinstance(config, Mapping):
-        return config, DEFAULT_CLIENT_ID, DEFAULT_STRATEGIES
+        return config, MemberSettings(DEFAULT_CLIENT_ID, DEFAULT_STRATEGIES)
     rest = dict(config)
     client_id = rest.pop("client.id", DEFAULT_CLIENT_ID)
     if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
@@ -43,7 +46,19 @@ def split_membership(
     except UnicodeEncodeError as error:
         raise InvalidConfigError(f"client.id={client_id!r:.80}: {error}") from error
     strategies = parse_strategies(rest.pop("partition.assignment.strategy", DEFAULT_STRATEGIES))
-    return rest, client_id, strategies
+    settings = MemberSettings(client_id, strategies)
+    instance_id = rest.pop("group.instance.id", None)
+    if instance_id is None:
+        return rest, settings
+    if not isinstance(instance_id, str) or not _INSTANCE_ID.fullmatch(instance_id):
+        raise InvalidConfigError(
+            "group.instance.id must be 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', got "
+            f"{instance_id!r:.80}"
+        )
+    timeout_ms = rest.pop(SESSION_TIMEOUT.name, SESSION_TIMEOUT.default)
+    return rest, settings._replace(
+        instance_id=instance_id, session_timeout_ms=int(SESSION_TIMEOUT.parse(timeout_ms))
+    )
 
 
 class WantedTopics(NamedTuple):
@@ -140,10 +155,7 @@ class ConsumerSubscription:
         group: str,
         wanted: WantedTopics,
         told: Listeners,
-        *,
-        client_id: str,
-        strategies: tuple[str, ...],
-        max_poll_interval_ms: int,
+        settings: MemberSettings,
     ) -> None:
         """`begin_to_read` is a method of the consumer; `call_lock` is released around listeners."""
         self.wanted = wanted
@@ -157,9 +169,7 @@ class ConsumerSubscription:
             group,
             reader,
             lambda: _topics_of(this()),
-            client_id=client_id,
-            strategies=strategies,
-            max_poll_interval_ms=max_poll_interval_ms,
+            settings,
         )
 
     def topics(self) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ There is no server: every process changes a group itself, by a record in the gro
 lock that all processes share. `group_members` has the rules.
 
 A member is dead if its process is, whose slot is locked as long as it lives, or if the member does
-not poll for `max.poll.interval.ms`. Each look at a group expels its dead members.
+not poll for `max.poll.interval.ms`. Each look at a group expels its dead members. A static member
+that is gone is dead after its session timeout, unless another one takes its place by then.
 
 Invariants: a change is in the log before any member acts on it. What a dead member held is given to
 others only by the record that removes the member, so its commits are refused from then on.
@@ -17,10 +18,12 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from eoslog.bindings.counter_page import CounterPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
+from eoslog.common.config import MAX_POLL_INTERVAL_MS, SESSION_TIMEOUT_MS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.os_errors import named_os_errors
@@ -76,6 +79,18 @@ class GroupDescription:
     generation: int
     strategy: str
     members: tuple[MemberDescription, ...]
+
+
+class MemberSettings(NamedTuple):
+    """Settings of a consumer as a member; `client_id` is for people, and a static member has an
+    `instance_id`.
+    """
+
+    client_id: str
+    strategies: tuple[str, ...]
+    instance_id: str | None = None
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    max_poll_interval_ms: int = MAX_POLL_INTERVAL_MS
 
 
 class MemberHeartbeats:
@@ -157,7 +172,8 @@ class GroupCoordinator:
         self._counters = counters
         self.heartbeats = MemberHeartbeats(state_path)
         self._lock = ThreadLock()
-        self._local: dict[str, str] = {}  # Members of this process, and their groups.
+        # Members of this process, their groups, and if these keep their places.
+        self._local: dict[str, tuple[str, bool]] = {}
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False
         self._process_id = os.getpid()
@@ -233,35 +249,40 @@ class GroupCoordinator:
         return counts
 
     def is_dead(self, member: Member) -> bool:
-        """True if a member's process or consumer is gone, or the member does not poll."""
-        if member.slot == self._slots.own:
-            if member.member_id in self._abandoned:
+        """True if a member's process or consumer is gone, or the member does not poll. The place of
+        a static one that is gone is kept for its session timeout.
+        """
+        limit_ms = member.max_poll_interval_ms
+        if self._is_gone(member):
+            if member.instance_id is None:
                 return True
-        elif len(member.slot) != SLOT_BYTES or not self._slots.alive(member.slot):
-            return True
+            limit_ms = member.session_timeout_ms
         age_ms = self.heartbeats.age_ms(member.member_id)
-        return age_ms is None or age_ms > member.max_poll_interval_ms
+        return age_ms is None or age_ms > limit_ms
+
+    def _is_gone(self, member: Member) -> bool:
+        if member.slot == self._slots.own:
+            return member.member_id in self._abandoned
+        return len(member.slot) != SLOT_BYTES or not self._slots.alive(member.slot)
 
     # Members of this process.
 
-    def new_member(
-        self,
-        client_id: str,
-        topics: tuple[str, ...],
-        strategies: tuple[str, ...],
-        max_poll_interval_ms: int,
-    ) -> Member:
+    def new_member(self, settings: MemberSettings, topics: tuple[str, ...]) -> Member:
         """Return a consumer of this process as a member, of no group yet."""
         import uuid  # Of members alone, too.
 
+        # Ranges follow the order of the ids: the next one of an instance has the same place.
+        prefix = settings.client_id if settings.instance_id is None else settings.instance_id
         return Member(
-            f"{client_id}-{uuid.uuid4()}",
-            client_id,
+            f"{prefix}-{uuid.uuid4()}",
+            settings.client_id,
             os.uname().nodename,
-            max_poll_interval_ms,
+            settings.max_poll_interval_ms,
             topics,
-            strategies,
+            settings.strategies,
             self._slots.own,
+            instance_id=settings.instance_id,
+            session_timeout_ms=settings.session_timeout_ms,
         )
 
     def join(self, group: str, member: Member) -> None:
@@ -269,7 +290,7 @@ class GroupCoordinator:
         with self._lock:
             if self._closed:
                 raise LogClosedError("the store is closed")
-            self._local[member.member_id] = group
+            self._local[member.member_id] = group, member.instance_id is not None
         self.heartbeats.begin(member.member_id)
         self._change(group, lambda now: with_member(now, member, self._counts_for(now, member)))
 
@@ -307,6 +328,13 @@ class GroupCoordinator:
         )
         self.forget(member_id)
 
+    def go_away(self, member_id: str) -> None:
+        """Keep a static member's place for its successor: its session timeout begins."""
+        self.heartbeats.beat(member_id)
+        self.abandon(member_id, keeps_place=True)
+        with self._lock:
+            self._local.pop(member_id, None)
+
     def forget(self, member_id: str) -> None:
         """Note that a consumer of this process is no member any more."""
         self.heartbeats.end(member_id)
@@ -314,11 +342,12 @@ class GroupCoordinator:
             self._local.pop(member_id, None)
             self._abandoned.discard(member_id)
 
-    def abandon(self, member_id: str) -> None:
+    def abandon(self, member_id: str, *, keeps_place: bool) -> None:
         """Note that a member's consumer was collected without a close. Takes no lock."""
         if os.getpid() == self._process_id:  # Else a forked child dropped its copy.
             self._abandoned.add(member_id)
-            self.heartbeats.end(member_id)
+            if not keeps_place:
+                self.heartbeats.end(member_id)
 
     # The dead.
 
@@ -339,13 +368,18 @@ class GroupCoordinator:
                 self.expel_dead(name)
 
     def close(self) -> None:
-        """Remove the members of this process: the store is about to be closed."""
+        """Remove the members of this process, but keep the places of static ones: the store is
+        about to be closed.
+        """
         with self._lock:
             self._closed = True
             local = list(self._local.items())
-        for member_id, group in local:
+        for member_id, (group, keeps_place) in local:
             with suppress(EoslogError):
-                self.leave(group, member_id)
+                if keeps_place:
+                    self.go_away(member_id)
+                else:
+                    self.leave(group, member_id)
 
     # How it is done.
 
@@ -371,19 +405,29 @@ class GroupCoordinator:
             self._counters.add("rebalances", after.generation != before.generation)
             self._counters.add("members_expired", len({*dead} - {left}))
             _log_change(group, before, after, {*dead} - {left})
-        for member_id in dead:
+        replaced = {member_id for member_id, _ in _replacements(before, after)}
+        for member_id in {*dead} | replaced:
             self.forget(member_id)
 
     def _counts_for(self, group: GroupMembers, *more: Member) -> dict[str, int]:
         return self.counts(group.topics.union(*(member.topics for member in more)))
 
 
+def _replacements(before: GroupMembers, after: GroupMembers) -> list[tuple[str, str]]:
+    """The ids of static members whose places others have taken, and those of the others."""
+    pairs = [(one.member_id, after.of_instance(one.instance_id)) for one in before.members]
+    return [(old, new.member_id) for old, new in pairs if new and new.member_id != old]
+
+
 def _log_change(
     group: str, before: GroupMembers, after: GroupMembers, dead: Collection[str]
 ) -> None:
     """Log who joined and left, and that partitions are assigned again."""
-    old = {member.member_id for member in before.members}
-    new = {member.member_id for member in after.members}
+    replacements = _replacements(before, after)
+    old = {member.member_id for member in before.members} - {one for one, _ in replacements}
+    new = {member.member_id for member in after.members} - {one for _, one in replacements}
+    for replaced, member_id in replacements:
+        _log.info("group %r: member %s takes the place of %s", group, member_id, replaced)
     for member_id in sorted(new - old):
         _log.info("group %r: member %s joins", group, member_id)
     for member_id in sorted(old - new):
@@ -392,9 +436,9 @@ def _log_change(
     if after.generation != before.generation:
         _log.info(
             "group %r: rebalance to generation %d: %d members, %d partitions, %s",
-            *(group, after.generation, len(new)),
+            *(group, after.generation, len(after.members)),
             sum(len(member.assigned) for member in after.members),
-            "no member is left" if not new else f"state {after.state}",
+            "no member is left" if not after.members else f"state {after.state}",
         )
     if _log.isEnabledFor(logging.DEBUG):
         for member in after.members:

@@ -5,15 +5,17 @@ has to give up, and does so at its next poll. Every change of the assignment mak
 of the group. A member goes on with its own, older one until it polls: no other member has what it
 holds until then.
 
-Invariants: no partition is held by two members. A member is assigned nothing that it does not hold.
-A member's generation is never above the group's, which never goes down. All functions here are
-pure: the caller writes the result to the log, or nothing has changed.
+Invariants: no partition is held by two members, and no instance id is that of two. A member is
+assigned nothing that it does not hold. A member's generation is never above the group's, which
+never goes down. All functions here are pure: the caller writes the result to the log, or nothing
+has changed.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from eoslog.common.config import SESSION_TIMEOUT_MS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InconsistentGroupProtocolError
 from eoslog.groups.assignors import ASSIGNORS
@@ -29,7 +31,8 @@ class Member(NamedTuple):
     """One consumer of a group.
 
     `slot` is that of its process; `strategies` are the assignors that it knows, the preferred one
-    first.
+    first. A static member has an `instance_id`; for `session_timeout_ms` its place is kept for its
+    successor, which has the same.
     """
 
     member_id: str
@@ -43,6 +46,7 @@ class Member(NamedTuple):
     assigned: frozenset[TopicPartition] = NOTHING
     held: frozenset[TopicPartition] = NOTHING
     instance_id: str | None = None
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
@@ -68,6 +72,12 @@ class GroupMembers:
         """The member with this id; None if there is none."""
         return self._by_id.get(member_id)
 
+    def of_instance(self, instance_id: str | None) -> Member | None:
+        """The static member of this instance; None if there is none."""
+        if instance_id is None:
+            return None
+        return next((one for one in self.members if one.instance_id == instance_id), None)
+
     @property
     def topics(self) -> frozenset[str]:
         """Topics that any member reads."""
@@ -88,14 +98,23 @@ class GroupMembers:
 
 
 def with_member(group: GroupMembers, joining: Member, counts: PartitionCounts) -> GroupMembers:
-    """The group with a new member, or with one that reads other topics now.
+    """The group with a new member, or with one that reads other topics now. A static member takes
+    the place of the one of its instance: all that this was assigned, in the same generation.
 
     Raises InconsistentGroupProtocolError if its strategies and those of the others have none in
     common.
     """
-    others = [one for one in group.members if one.member_id != joining.member_id]
     known = group.get(joining.member_id)
-    if known is None:
+    before = group.of_instance(joining.instance_id) if known is None else None
+    gone = joining.member_id if before is None else before.member_id
+    others = [one for one in group.members if one.member_id != gone]
+    if before is not None:
+        # It reads nothing yet, so it has nothing to give up.
+        successor = joining._replace(
+            generation=group.generation, assigned=before.assigned, held=before.assigned
+        )
+        members = tuple(successor if one is before else one for one in group.members)
+    elif known is None:
         members = (*group.members, joining)
     else:
         members = _replaced(group.members, known._replace(topics=joining.topics))
@@ -104,7 +123,15 @@ def with_member(group: GroupMembers, joining: Member, counts: PartitionCounts) -
             f"the member knows {', '.join(joining.strategies)}; the group has "
             f"{group.strategy}: no assignor is known to all members"
         )
+    if before is not None and _asks_the_same(before, joining):
+        return replace(group, members=members)
     return _reassigned(group, members, counts)
+
+
+def _asks_the_same(before: Member, successor: Member) -> bool:
+    """True if nothing is to be assigned again where a static member takes another's place."""
+    same = (before.topics, before.strategies) == (successor.topics, successor.strategies)
+    return same and not before.to_give_up
 
 
 def without_members(

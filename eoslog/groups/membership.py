@@ -16,9 +16,10 @@ from typing import Protocol
 
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.groups.coordinator import GroupCoordinator
+from eoslog.errors import FencedInstanceIdError
+from eoslog.groups.coordinator import GroupCoordinator, MemberSettings
 from eoslog.groups.members import NOTHING, GroupMembers, Member, covers
-from eoslog.groups.metadata import NO_MEMBER_ID, ConsumerGroupMetadata
+from eoslog.groups.metadata import NO_MEMBER_ID, ConsumerGroupMetadata, replaced_text
 from eoslog.storage.unified_log import UnifiedLog
 
 # How often a member looks for dead members, and how often at most it writes its heartbeat.
@@ -67,10 +68,7 @@ class GroupMembership:
         group: str,
         reader: Reader,
         find_topics: Callable[[], tuple[str, ...]],
-        *,
-        client_id: str,
-        strategies: tuple[str, ...],
-        max_poll_interval_ms: int,
+        settings: MemberSettings,
     ) -> None:
         self.group = group
         self.member_id = NO_MEMBER_ID
@@ -79,10 +77,12 @@ class GroupMembership:
         self._coordinator = coordinator
         self._reader = reader
         self._find_topics = find_topics
-        self._client_id = client_id
-        self._strategies = strategies
-        self._max_poll_interval_ms = max_poll_interval_ms
-        self._beat_every_s = min(LOOK_AROUND_S, max_poll_interval_ms / 1000 / _BEATS_PER_INTERVAL)
+        self._settings = settings
+        interval_ms = settings.max_poll_interval_ms
+        if self._is_static:
+            interval_ms = min(interval_ms, settings.session_timeout_ms)
+        self._beat_every_s = min(LOOK_AROUND_S, interval_ms / 1000 / _BEATS_PER_INTERVAL)
+        self._fenced_because: str | None = None  # Another has taken this static member's place.
         self._beaten_s = _NEVER_S
         self._looked_around_s = time.monotonic()
         self._seen = _NOTHING_SEEN  # Of the group's changes.
@@ -96,7 +96,11 @@ class GroupMembership:
     def __del__(self) -> None:
         # Takes no lock: the collector may call it anywhere, also where the group's lock is held.
         if getattr(self, "member_id", NO_MEMBER_ID):
-            self._coordinator.abandon(self.member_id)
+            self._coordinator.abandon(self.member_id, keeps_place=self._is_static)
+
+    @property
+    def _is_static(self) -> bool:
+        return self._settings.instance_id is not None
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -111,7 +115,9 @@ class GroupMembership:
         """
         if self._claim is None:
             return ConsumerGroupMetadata(self.group, topic_ids=topic_ids)
-        return ConsumerGroupMetadata(self.group, *self._claim, topic_ids=topic_ids)
+        return ConsumerGroupMetadata(
+            self.group, *self._claim, self._settings.instance_id, topic_ids=topic_ids
+        )
 
     @property
     def has_joined(self) -> bool:
@@ -125,6 +131,8 @@ class GroupMembership:
 
     def has_news(self) -> bool:
         """Return True if `follow` has something to do. Now and then, look for dead members."""
+        if self._fenced_because is not None:
+            return True
         self._beat()
         now_s = time.monotonic()
         if now_s - self._looked_around_s >= LOOK_AROUND_S:
@@ -142,7 +150,7 @@ class GroupMembership:
         """Join, give up and take partitions, as the group's record asks. Each poll begins with it.
 
         Raises what the reader's methods raise, InconsistentGroupProtocolError and StoreError; the
-        next call goes on from there.
+        next call goes on from there. After FencedInstanceIdError each call raises it.
         """
         if not self.has_news():
             return
@@ -155,6 +163,7 @@ class GroupMembership:
             members, version = self._coordinator.look(self.group)
             member = members.get(self.member_id)
             if member is None:
+                self._check_place(members)
                 self._join(topics)
             elif self._settled(members, member, topics):
                 counts = self._coordinator.counts(topics)
@@ -174,18 +183,27 @@ class GroupMembership:
         finally:
             with self._lock:
                 self._leaving = True
-            if self.member_id:
+            if self.member_id and self._is_static:
+                self._coordinator.go_away(self.member_id)
+            elif self.member_id:
                 self._coordinator.leave(self.group, self.member_id)
             self.member_id = NO_MEMBER_ID
 
     # How it is done.
 
+    def _check_place(self, members: GroupMembers) -> None:
+        """Raise FencedInstanceIdError if another member has taken the place of this one."""
+        successor = members.of_instance(self._settings.instance_id) if self.member_id else None
+        if successor is not None:
+            self._fenced_because = replaced_text(self.group, self.member_id, successor)
+            self._lose()
+        if self._fenced_because is not None:
+            raise FencedInstanceIdError(self._fenced_because)
+
     def _join(self, topics: tuple[str, ...]) -> None:
         if (self.member_id or self.held) and not self._leaving:
             self._lose()
-        member = self._coordinator.new_member(
-            self._client_id, topics, self._strategies, self._max_poll_interval_ms
-        )
+        member = self._coordinator.new_member(self._settings, topics)
         with self._lock:
             if not self._leaving:
                 # First: after an interrupt, the next look finds whether it has joined.

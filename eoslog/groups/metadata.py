@@ -10,12 +10,13 @@ from eoslog.common.config import INT64_MAX
 from eoslog.common.record_fields import STRING_BYTES_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
+    FencedInstanceIdError,
     IllegalGenerationError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
 )
-from eoslog.groups.members import GroupMembers
+from eoslog.groups.members import GroupMembers, Member
 from eoslog.groups.records import NO_LEADER_EPOCH
 
 NO_GENERATION = -1
@@ -113,6 +114,14 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, given.metadata, leader_epoch)
 
 
+def replaced_text(group_id: str, member_id: str, successor: Member) -> str:
+    """Return the reason for which a static member is refused whose place another one has taken."""
+    return (
+        f"group {group_id!r}: {successor.member_id!r} has taken the place of {member_id!r}, with "
+        f"the same group.instance.id {successor.instance_id!r}"
+    )
+
+
 def check_may_commit(
     who: ConsumerGroupMetadata,
     partitions: Collection[TopicPartition],
@@ -149,6 +158,9 @@ def check_may_commit(
         )
     member = members.get(who.member_id)
     if member is None:
+        successor = members.of_instance(who.group_instance_id)
+        if successor is not None:
+            raise FencedInstanceIdError(replaced_text(who.group_id, who.member_id, successor))
         raise UnknownMemberIdError(
             f"{who.member_id!r} is not a member of group {who.group_id!r}, or not any more: it "
             "left, its process died, or it did not poll for max.poll.interval.ms"

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eoslog.common.config import INT64_MAX
+from eoslog.common.config import INT64_MAX, SESSION_TIMEOUT_MS
 from eoslog.common.json_text import loads_json
 from eoslog.common.record_fields import (
     FieldCursor,
@@ -42,10 +42,6 @@ _PROTOCOL_TYPE = "consumer"
 # Of Kafka's consumers: with the partitions held, their generation and the rack.
 _SUBSCRIPTION_VERSION = 3
 _ASSIGNMENT_VERSION = 3
-
-# Kafka's default of `session.timeout.ms`. Here a member's session ends with its process; a broker
-# that loads the record waits so long for members that are gone.
-_SESSION_TIMEOUT_MS = 45_000
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -267,11 +263,20 @@ def _encode_member(member: Member) -> bytes:
             encode_string(member.client_id),
             encode_string(member.client_host),
             _INT32.pack(member.max_poll_interval_ms),  # Kafka's rebalance timeout.
-            _INT32.pack(min(_SESSION_TIMEOUT_MS, member.max_poll_interval_ms)),
+            _INT32.pack(_session_timeout_ms(member)),
             encode_bytes(subscription),
             encode_bytes(assignment),
         )
     )
+
+
+def _session_timeout_ms(member: Member) -> int:
+    """Return how long a broker that loads the record waits for a member that is gone. Here the
+    session of one without an instance id ends with its process.
+    """
+    if member.instance_id is None:
+        return min(SESSION_TIMEOUT_MS, member.max_poll_interval_ms)
+    return member.session_timeout_ms
 
 
 def _decode_member(cursor: FieldCursor, version: int) -> Member:
@@ -307,6 +312,7 @@ def _decode_member(cursor: FieldCursor, version: int) -> Member:
         assigned,
         held | assigned,
         instance_id,
+        SESSION_TIMEOUT_MS if instance_id is None else session_timeout_ms,
     )
 
 

@@ -1001,7 +1001,14 @@ def test_wrong_subscriptions_change_nothing(topic, arguments, error):
         {"partition.assignment.strategy": "roundrobin"},
         {"max.poll.interval.ms": 0},
         {"session.timeout.ms": 10_000},
-        {"group.instance.id": "x"},
+        {"group.instance.id": ""},
+        {"group.instance.id": ".."},
+        {"group.instance.id": "a b"},
+        {"group.instance.id": "é"},
+        {"group.instance.id": "x" * 250},
+        {"group.instance.id": 7},
+        {"session.timeout.ms": 0, "group.instance.id": "x"},
+        {"heartbeat.interval.ms": 5, "group.instance.id": "x"},
     ],
 )
 def test_wrong_settings_of_a_member(topic, config):
