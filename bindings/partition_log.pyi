@@ -19,17 +19,23 @@ def count_deleted() -> int: ...
 @final
 class AppendResult:
     @property
-    def base_offset(self) -> int: ...
+    def base_offset(self) -> int:
+        """Offset of the first record."""
     @property
-    def last_offset(self) -> int: ...
+    def last_offset(self) -> int:
+        """Offset of the last record."""
     @property
-    def record_count(self) -> int: ...
+    def record_count(self) -> int:
+        """How many records."""
     @property
-    def timestamp_ms(self) -> int: ...
+    def timestamp_ms(self) -> int:
+        """Largest timestamp of the last batch, in milliseconds since 1970."""
     @property
-    def duplicate(self) -> bool: ...
+    def duplicate(self) -> bool:
+        """True if all were in the log already: these are the first write's offsets."""
 
 def joined_results(first: AppendResult, last: AppendResult) -> AppendResult: ...
+
 @final
 class PartitionLog(LogTransactions):
     def append_columns(

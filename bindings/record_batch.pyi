@@ -16,21 +16,29 @@ class Record:
         headers: tuple[tuple[str, bytes | None], ...] = ...,
     ) -> None: ...
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic's name."""
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """Number of the partition."""
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Number of the record in its partition."""
     @property
-    def timestamp_ms(self) -> int: ...
+    def timestamp_ms(self) -> int:
+        """Milliseconds since 1970, -1 for none."""
     @property
-    def timestamp_type(self) -> int: ...
+    def timestamp_type(self) -> int:
+        """0: given by the producer. 1: time of the append, in logs of a broker."""
     @property
-    def key(self) -> bytes | None: ...
+    def key(self) -> bytes | None:
+        """The key, or None."""
     @property
-    def value(self) -> bytes | None: ...
+    def value(self) -> bytes | None:
+        """The value, or None."""
     @property
-    def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Pairs of a name and bytes or None, in order."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

@@ -4,10 +4,14 @@ The text of a docstring is Markdown-like: `name` is code. A section is a title w
 dashes; each of its entries is a line, and what is indented after it.
 """
 
+import ast
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from eoslog.errors import NO_ERROR_CODE, EoslogError
@@ -157,6 +161,32 @@ class Docstring:
         return re.sub(r"(?<=\w)_(?=\W|$)", r"\\_", re.sub(r"([*|\\])", r"\\\1", text))
 
 
+def fields_of(described: type) -> list[str]:
+    """A section of what an object of plain data holds; none for other classes."""
+    found: list[str] = []
+    if issubclass(described, tuple) or is_dataclass(described):
+        for name, kind in inspect.get_annotations(described).items():
+            text = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+            found += [name, f"    {without_modules(text)}"] if name[0] != "_" else []
+    elif described.__module__.startswith("eoslog.bindings."):
+        # Of a compiled class the stub beside it says so.
+        source = importlib.util.find_spec(described.__module__)
+        assert source is not None and source.origin is not None
+        stub = Path(source.origin).parent / f"{described.__module__.rpartition('.')[2]}.pyi"
+        for node in ast.walk(ast.parse(stub.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name == described.__name__:
+                for one in node.body:
+                    if isinstance(one, ast.FunctionDef) and one.decorator_list and one.returns:
+                        found.append(f"{one.name} : {ast.unparse(one.returns)}")
+                        found.append(f"    {ast.get_docstring(one) or ''}")
+    return ["", "Attributes", "----------", *found] if found else []
+
+
+def without_modules(annotation: str) -> str:
+    """An annotation with the last part of each name."""
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", annotation.replace('"', "").replace("'", ""))
+
+
 def facts_of(error: type[EoslogError]) -> str:
     """The attributes of an error in a line."""
     code = [f"code {error.code}"] if error.code != NO_ERROR_CODE else []
@@ -192,6 +222,8 @@ def setup(app: "Sphinx") -> dict[str, bool]:
     def write_tables(
         app: "Sphinx", what: str, name: str, described: object, options: object, lines: list[str]
     ) -> None:
+        if isinstance(described, type) and not {"Attributes", "Parameters"} & set(lines):
+            lines += fields_of(described)
         lines[:] = Docstring(names, name, described).as_rst(lines)
         if isinstance(described, type) and issubclass(described, EoslogError):
             lines += ["", facts_of(described)]
@@ -218,10 +250,16 @@ def setup(app: "Sphinx") -> dict[str, bool]:
             signature = ""
             annotation = re.sub(r"^Iterator\[(.*)\]$", r"\1", annotation)
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text.replace('"', "").replace("'", ""))
-        text = re.sub(r"\b[A-Z]\w+", lambda one: names.get(one[0], one[0]), text)
+        text = re.sub(r"\b[A-Z]\w+", lambda one: names.get(one[0], one[0]), without_modules(text))
         return signature, text
 
+    def skip_aliases(
+        app: "Sphinx", what: str, name: str, described: object, skip: bool, options: object
+    ) -> bool | None:
+        """The fields of a named tuple are in its table."""
+        return True if type(described).__name__ == "_tuplegetter" else None
+
     app.connect("autodoc-process-docstring", write_tables)
+    app.connect("autodoc-skip-member", skip_aliases)
     app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True}
