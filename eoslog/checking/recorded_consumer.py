@@ -14,10 +14,10 @@ from eoslog.errors import EoslogError
 if TYPE_CHECKING:
     from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Record
 
-# Of the consumer itself: they change nothing.
+# Of the consumer itself: they move nothing.
 _READ = frozenset(
     {"beginning_offsets", "closed", "committed_metadata", "lag", "offsets_for_times"}
-    | {"subscription"}
+    | {"pause", "paused", "resume", "subscription"}
 )
 
 OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         PreparedTransaction,
         Producer,
+        RecordMetadata,
         TransactionalProducer,
     )
 
@@ -29,6 +30,7 @@ GATHERED_MAX = 10_000
 # Of the producer itself: they change nothing.
 _READ = frozenset({"name", "next_sequence", "producer_epoch", "producer_id", "transactional_id"})
 
+OnDelivery = Callable[[Exception | None, "RecordMetadata"], object]
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -105,12 +107,15 @@ class RecordedProducer:
         partition: int | None = None,
         headers: Headers = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         """Record and do `send`."""
         identity = self._recorder.identity(key, value)
         call = self._start_write(topic, partition, value=identity)
         try:
-            self._producer.send(topic, value, key, partition, headers, timestamp_ms)
+            self._producer.send(
+                topic, value, key, partition, headers, timestamp_ms, on_delivery=on_delivery
+            )
         except BaseException as error:
             # Appending a full batch failed: its records, and this one, may still be gathered.
             call.unknown(error)

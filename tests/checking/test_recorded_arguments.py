@@ -176,3 +176,16 @@ def test_keys_are_appended_without_values(producer: RecordedProducer, history: P
     ]
     with pytest.raises(ValueError, match="zip"):
         producer.append("t", 0, values=[], keys=[b"one"])
+
+
+def test_pauses_and_reports_are_those_of_the_clients(
+    store: eoslog.Store, recorder: Recorder, consumer: RecordedConsumer
+) -> None:
+    told: list[Any] = []
+    consumer.pause([WHERE])
+    with recorder.producer(store.producer()) as producer:
+        producer.send("t", b"late", None, 0, on_delivery=lambda error, place: told.append(place))
+    assert [place.offset for place in told] == [RECORDS]
+    assert (consumer.poll(0), consumer.paused()) == ([], [WHERE])
+    consumer.resume([WHERE])
+    assert [record.value for record in consumer.poll(0)] == [b"late"]
