@@ -19,10 +19,11 @@ from eoslog.errors import (
     CommitFailedError,
     ConcurrentAccessError,
     EoslogError,
-    FencedInstanceIdError,
     IllegalStateError,
     InvalidRequestError,
+    OutOfOrderSequenceError,
     StoreError,
+    TransactionAbortableError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -55,11 +56,9 @@ class UnfinishedWorkError(TypeError):
 _NEVER_OF_A_RECORD = (
     StoreError,
     MemoryError,
-    CommitFailedError,
-    FencedInstanceIdError,
     ConcurrentAccessError,
     IllegalStateError,
-    UnknownTopicOrPartitionError,
+    OutOfOrderSequenceError,
     UnfinishedWorkError,
 )
 
@@ -308,12 +307,15 @@ def _one_by_one(piece: Piece) -> list[Piece]:
     return found[::-1]
 
 
-def _is_of_a_record(error: BaseException) -> bool:
+def _is_of_a_record(error: BaseException | None) -> bool:
     """True if an error may be that of a record, and not of the store, a topic or the group. What
     caused it counts too: a transaction says by its own error that a call in it failed.
     """
-    is_fatal = isinstance(error, EoslogError) and error.fatal
-    if is_fatal or isinstance(error, _NEVER_OF_A_RECORD):
+    if isinstance(error, TransactionAbortableError):
+        return _is_of_a_record(error.__cause__)
+    if isinstance(error, EoslogError) and (error.fatal or error.retriable or error.abortable):
+        return False
+    if error is None or isinstance(error, _NEVER_OF_A_RECORD):
         return False
     return error.__cause__ is None or _is_of_a_record(error.__cause__)
 

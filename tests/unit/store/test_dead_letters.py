@@ -144,6 +144,10 @@ def test_without_a_topic_the_error_ends_the_loop_after_the_attempts(topics, max_
         errors.UnknownMemberIdError("of another group"),
         errors.IllegalStateError("a wrong call"),
         errors.UnknownTopicOrPartitionError("no topic 'outt'"),
+        errors.ConcurrentTransactionsError("a transaction before is not complete"),
+        errors.FencedInstanceIdError("of a consumer of the handler"),
+        errors.OutOfOrderSequenceError("a batch is missing"),
+        errors.TransactionAbortableError("for a reason that is not known"),
         MemoryError(),
         KeyboardInterrupt(),
     ],
@@ -161,6 +165,20 @@ def test_what_is_no_fault_of_a_record_ends_the_loop_at_once(topics, error):
     assert calls == [20]
     assert dead_of(topics) == []
     assert GROUP not in topics.groups()
+
+
+@pytest.mark.parametrize("cause", [errors.StoreFullError("full"), KeyError("seven")])
+def test_what_caused_an_error_decides_whose_it_is(topics, cause):
+    def fails(producer, records):
+        raise ValueError("cannot look it up") from cause
+
+    settings = {"dead_letter": DEAD, "max_records": 20}
+    if isinstance(cause, KeyError):
+        assert run(topics, fails, **settings) == 20
+    else:
+        with pytest.raises(ValueError, match="look it up"):
+            run(topics, fails, **settings)
+    assert len(dead_of(topics)) == (20 if isinstance(cause, KeyError) else 0)
 
 
 @pytest.mark.parametrize("answer", [iter([1]), lambda: None])
