@@ -287,7 +287,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     First `await init_transactions()`; then, again and again, `async with producer.transaction():`.
     States, errors and durability are those of `eoslog.TransactionalProducer`. Tasks of one event
-    loop may share it, and with it its one open transaction.
+    loop may share it, and with it its one open transaction. It has the calls of `AsyncProducer`
+    too.
 
     A task that is cancelled in a transaction's block aborts the transaction. One that is cancelled
     while the commit is under way waits for its end; `outcome` and a note of the CancelledError then

@@ -19,7 +19,7 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 class TransactionalProducer(Producer):
     """Producer of transactions; `Store.producer(transactional_id=...)` makes it. Threads may share
-    it and its one open transaction.
+    it and its one open transaction. It has the calls of `Producer` too.
 
     Call `init_transactions()` first; then, for each transaction, `with producer.transaction():`
     with `send`, `append` and `send_offsets_to_transaction` in it. When the commit returns, the

@@ -81,6 +81,7 @@ class StagedFile:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Partition that the records are for."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -109,10 +110,12 @@ class StagedMessage:
 
     @property
     def records(self) -> int:
+        """Number of records in all files."""
         return sum(file.records for file in self.files)
 
     @property
     def bytes(self) -> int:
+        """Size of all files."""
         return sum(file.bytes for file in self.files)
 
 

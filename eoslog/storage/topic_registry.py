@@ -71,6 +71,7 @@ class TopicDescription:
     created_ms: int | None = field(default=None, compare=False)
 
     def topic_partitions(self) -> list[TopicPartition]:
+        """Return the topic's partitions, by number."""
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
     def __reduce__(self) -> tuple[type["TopicDescription"], tuple[object, ...]]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,18 @@ def test_every_block_for_a_shell_is_run_by_something():
     }
     assert {page for page in pages if shell_blocks_of(page)} == SHELL_BLOCKS.keys()
     assert all((ROOT / runner).exists() for runner in SHELL_BLOCKS.values())
+
+
+def test_the_extras_that_pages_install_are_there():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    texts = [
+        path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    ]
+    named = {name for text in texts for name in re.findall(r"eoslog\[(\w+)\]", text)}
+    assert named
+    assert named <= extras.keys()
 
 
 def test_a_study_of_a_broker_by_commands(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -40,6 +41,22 @@ def test_each_fixture_is_described():
     fixtures = re.findall(r"^def (eoslog_\w+)\(", plugin.read_text(), re.MULTILINE)
     found = [name.partition(".")[2] for name in DESCRIBED if name.startswith("pytest_eoslog.")]
     assert found == fixtures
+
+
+def test_each_public_call_has_a_docstring():
+    """Without one the reference leaves it out."""
+    spark = pytest.importorskip("eoslog.spark")
+    modules = (eoslog, eoslog.aio, eoslog.checking, eoslog.testing, spark)
+    public = {getattr(one, name) for one in modules for name in one.__all__ if name[0] != "_"}
+    missing = [
+        f"{one.__name__}.{name}"
+        for one in public
+        if isinstance(one, type)
+        for name, member in vars(one).items()
+        if name[0] != "_" and (inspect.isfunction(member) or isinstance(member, property))
+        if not inspect.getdoc(member)
+    ]
+    assert missing == []
 
 
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```", re.DOTALL | re.MULTILINE)
