@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,13 @@ from harness.crew import Crew, Member
 from harness.member_main import Hand
 from read_only_stores import everything_shown, files_of, unchanged
 from short_form import short_form
+from staged_jobs import load
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import OffsetOutOfRangeError, StoreReopenedError
+from eoslog.staging import job as staged_job
 from eoslog.storage import log_opener
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of, parts_of
@@ -147,6 +149,69 @@ def test_what_was_read_is_what_was_committed(tmp_path, seed, deletes):
                     assert time.monotonic() < deadline_s, (ends, tail.consumer.position(WHERE[0]))
             for number in range(PARTITIONS):
                 check(tail.seen[number], true[number], deletes=deletes)
+        crew.forget_the_dead()
+
+
+def adopts_and_deletes(hand: Hand, first: int, seed: int) -> None:
+    """Jobs whose files become segments, and single records, until it is killed; the oldest are
+    deleted, and their files used again.
+    """
+    noise, store = random.Random(seed), hand.store
+    staged_job.WHOLE_FILE_BYTES_MIN = 0
+    producer, number = store.producer(), first
+    while True:
+        numbers = range(number, number + noise.choice((1, 7, 60)))
+        values = [value_of(one) for one in numbers]
+        if noise.random() < 0.5:
+            load(store, "job", {(TOPIC, 0): values})
+        else:
+            producer.append(TOPIC, 0, values)
+        number = numbers.stop
+        log = store.partition(TOPIC, 0)
+        if noise.random() < 0.3:
+            upto = max(log.log_start_offset, log.log_end_offset - noise.randrange(300))
+            store.delete_records({WHERE[0]: upto})
+        hand.say("next")
+
+
+def value_of(number: int) -> bytes:
+    """Filler that no other number's record has in any place."""
+    return b"%07d " % number * (1 + number % 100)
+
+
+@pytest.mark.parametrize("seed", short_form(range(40), 0))
+def test_files_that_are_adopted_and_used_again_under_a_reader(tmp_path, seed):
+    """What a reader was given once stays what it was; it never sees another record's bytes."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "store"
+    noise = random.Random(seed)
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic(TOPIC, config=SEGMENT)
+    kept, count, last = [], 0, -1
+    with Crew(path) as crew, ExitStack() as opened:
+        crew.join("idle")
+        reader = opened.enter_context(eoslog.open(path, read_only=True))
+        consumer = reader.consumer(auto_offset_reset="earliest")
+        consumer.assign(WHERE[:1])
+        for life in range(3):
+            writer = crew.join("ann")
+            writer.begin(adopts_and_deletes, life * 1_000_000, noise.randrange(1 << 30))
+            for _ in range(60):
+                writer.hear("next")
+                batch = consumer.poll_arrow(timeout=0.0)
+                if batch is None or not len(batch):
+                    continue
+                values = batch.column("value").to_pylist()
+                found = [int(value[:7]) for value in values]
+                assert found == sorted(set(found))
+                assert found[0] > last
+                last, count = found[-1], count + len(found)
+                kept.append((batch, values))
+            writer.kill()
+        for batch, values in kept:
+            assert batch.column("value").to_pylist() == values
+            assert values == [value_of(int(value[:7])) for value in values]
+        assert count > 500
         crew.forget_the_dead()
 
 
