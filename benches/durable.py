@@ -256,6 +256,16 @@ class Results:
             return row(figure, None)
         return row(figure, {"measured": written / WORKS["transaction_1"].commit_bytes})
 
+    def rates(self) -> list[dict[str, object]]:
+        """Commits a second of each work, for drawings."""
+        found: list[dict[str, object]] = []
+        for name, rounds in self._rounds.items():
+            rates = [one.commits_per_s for one in rounds]
+            values = (statistics.median(rates), min(rates), max(rates))
+            found.append(dict(zip(("measured", "least", "greatest"), values, strict=True)))
+            found[-1]["what"] = WORKS[name].what
+        return found
+
     def tables(self) -> list[str]:
         lines = [
             "| one commit | commits/s | beside the bare sync, to reach | p50 µs | p99 µs | syncs "
@@ -326,8 +336,8 @@ P99_FIGURES = {
 BYTES_FIGURE = Figure("bytes to disk per byte of value, one thread", "bytes", at_most=6)
 
 
-def make_report(names: Sequence[str], effort: Effort) -> str:
-    """The machine's facts and the tables, as Markdown."""
+def make_report(names: Sequence[str], effort: Effort, results_path: Path | None) -> str:
+    """The machine's facts and the tables, as Markdown; the rates as JSON, if a file is given."""
     with tempfile.TemporaryDirectory(prefix="eoslog-bench-", dir=bench_root()) as name:
         folder = Path(name)
         facts = describe_machine(folder, effort.name)
@@ -337,8 +347,11 @@ def make_report(names: Sequence[str], effort: Effort) -> str:
         costs = count_costs(names, folder / "counted", effort)
     if not HAS_ROCKSDB:
         facts["RocksDB"] = "rocksdict is not installed"
-    lines = [measured_on(f"{datetime.now(UTC):%Y-%m-%d}", facts)]
-    return "\n".join([*lines, "", *Results(rounds, costs).tables()])
+    found, day = Results(rounds, costs), f"{datetime.now(UTC):%Y-%m-%d}"
+    if results_path is not None:
+        results = {"datetime": day, "machine_info": {"eoslog": facts}, "commits": found.rates()}
+        results_path.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return "\n".join([measured_on(day, facts), "", *found.tables()])
 
 
 def main() -> None:
@@ -346,11 +359,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
     parser.add_argument("--quick", action="store_true", help="see that it works")
     parser.add_argument("--update", type=Path, help="a Markdown file to put the tables into")
+    parser.add_argument("--json", type=Path, help="a file for the rates, for benches/plots.py")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - WORKS.keys()
     if unknown:
         parser.error(f"no such work: {', '.join(sorted(unknown))}")
-    text = make_report(arguments.names or list(WORKS), QUICK if arguments.quick else FULL)
+    effort = QUICK if arguments.quick else FULL
+    text = make_report(arguments.names or list(WORKS), effort, arguments.json)
     print(text)
     if arguments.update is not None:
         update_page(arguments.update, text, BEGIN, END)

@@ -2,8 +2,8 @@
 
     python benches/plots.py RESULTS.json docs/plots
 
-Every number comes from the results that pytest-benchmark wrote. The colours are variables, for a
-light and a dark page.
+Every number comes from the results that pytest-benchmark, or benches/durable.py, wrote. The
+colours are variables, for a light and a dark page.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ mpl.use("svg")
 DRAWN = {
     "GB/s": ("bytes-a-second", 1.0, "GB/s"),
     "records/s": ("records-a-second", MILLION, "million records/s"),
+    "commits/s": ("commits-a-second", 1.0, "durable commits/s"),
 }
 # What stands for a colour until the file is written: light, dark.
 COLOURS = {
@@ -46,7 +47,9 @@ STYLE = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the rates of a bench run.")
-    parser.add_argument("results", type=Path, help="what --benchmark-json wrote")
+    parser.add_argument(
+        "results", type=Path, help="what --benchmark-json, or --json of durable.py, wrote"
+    )
     parser.add_argument("folder", type=Path, help="where the SVG files go")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
@@ -60,8 +63,13 @@ def main() -> None:
 
 def rates(results: dict[str, Any], unit: str) -> list[tuple[str, Figure, dict[str, Any]]]:
     """What was measured in a unit: its words in full, its figure, its values."""
+    if unit == "commits/s":
+        return [
+            (one["what"].replace("`", ""), Figure(one["what"], unit), one)
+            for one in results.get("commits", [])
+        ]
     found: dict[str, dict[str, Any]] = {}
-    for bench in results["benchmarks"]:
+    for bench in results.get("benchmarks", []):
         found |= bench["extra_info"].get("figures", {})
     rows, before = [], ""
     for name, figure in FIGURES.items():
@@ -108,7 +116,8 @@ def draw(
             )
         axes.set_yticks([])
         axes.set_ylim(len(measured) - 0.6, -0.7)
-        axes.set_xlabel(f"{label}: median, range (grey), bound (red)\n{when}", loc="left")
+        bound_too = ", bound (red)" if any(one.at_least for _, one, _ in measured) else ""
+        axes.set_xlabel(f"{label}: median, range (grey){bound_too}\n{when}", loc="left")
         axes.spines[["top", "right", "left"]].set_visible(False)
         drawing.savefig(
             path, format="svg", transparent=True, metadata={"Date": None, "Creator": None}

@@ -42,3 +42,22 @@ def test_what_was_measured_is_drawn_with_its_number(plots, monkeypatch, tmp_path
     assert "2026-01-02; one of them; load of the machine 0.25" in texts
     # Every colour is one that a page's theme sets.
     assert "#0" not in path.read_text()
+
+
+def test_durable_commits_are_drawn(plots, monkeypatch, tmp_path):
+    from durable import Results, Round
+
+    rounds = {"sqlite": [Round(), Round()], "transaction_1": [Round(), Round()]}
+    for one, seconds in zip(
+        [*rounds["sqlite"], *rounds["transaction_1"]], (4, 2, 2, 1), strict=True
+    ):
+        one.seconds, one.latencies_ns = seconds, [1] * 2_000
+    commits = Results(rounds, {}).rates()
+    results = tmp_path / "results.json"
+    results.write_text(plots.json.dumps({**RESULTS, "benchmarks": [], "commits": commits}))
+    monkeypatch.setattr(sys, "argv", ["plots.py", str(results), str(tmp_path / "plots")])
+    plots.main()
+    (path,) = (tmp_path / "plots").iterdir()
+    assert path.name == "commits-a-second.svg"
+    texts = {one.text for one in ElementTree.parse(path).iter() if one.tag.endswith("}text")}
+    assert {"SQLite, WAL, FULL", "750", "eoslog, transaction, 1 thread", "1500"} <= texts
