@@ -32,12 +32,14 @@ def check_columns(names: Iterable[str]) -> None:
     if "value" not in found:
         raise ValueError(
             f"no column 'value' among {', '.join(sorted(found)) or 'none'}; "
-            "to_json(struct('*')) makes one of a whole row"
+            'selectExpr("to_json(struct(*)) AS value") makes one of a whole row'
         )
     unknown = found.difference(KAFKA_COLUMNS, SOURCE_ONLY_COLUMNS)
     if unknown:
         raise ValueError(
-            f"unknown columns {', '.join(sorted(unknown))}: a record has {', '.join(KAFKA_COLUMNS)}"
+            f"unknown columns {', '.join(sorted(unknown))}: "
+            f"a record has {', '.join(KAFKA_COLUMNS)}; "
+            'selectExpr("to_json(struct(*)) AS value") keeps them'
         )
 
 
@@ -54,4 +56,8 @@ def check_column_types(types: Mapping[str, str], topic: str | None) -> None:
             continue
         if kind not in COLUMN_TYPES[name]:
             expected = " or ".join(COLUMN_TYPES[name])
-            raise TypeError(f"column {name} must be {expected}, got {kind}")
+            hint = f"; to_json({name}) or CAST({name} AS string) makes one"
+            is_text = "string" in COLUMN_TYPES[name]
+            raise TypeError(
+                f"column {name} must be {expected}, got {kind}{hint if is_text else ''}"
+            )

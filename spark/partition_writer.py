@@ -25,6 +25,7 @@ from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_column
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.sink.batch_plan import place_of, plan_of_batch
+from eoslog.spark.sink.sink import is_reached
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
 from eoslog.spark.stream_context import (
     StreamBatch,
@@ -181,7 +182,7 @@ def write_run(
     with opened(store) as log:
         done = log.application(job_id)
         # The commit says if a stream's batch is the one that is in.
-        if stream is None and done is not None and done.version >= job_version:
+        if stream is None and done is not None and is_reached(done, job_version):
             return WriteResult(job_id, job_version, committed=False)
         counts = _partition_counts(log, topic, partitions)
         task = _StageTask(

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from eoslog.errors import InvalidRequestError, StagedSourceError
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.sink.sink import SINK_OPTIONS, Sink, explained
+from eoslog.spark.sink.sink import SINK_OPTIONS, Sink, explained, is_reached
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
@@ -74,7 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
         """True if the version is in; if a source began to count again, only `commit` can tell."""
         with lent_store(self._sink.store, self._sink.durability) as log:
             known = log.application(self._app_id)
-        return known is not None and known.base == 0 and known.version >= self._version
+        return known is not None and known.base == 0 and is_reached(known, self._version)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> BatchMessage:
         """Stage all rows, in a task. A version that is in stages nothing."""

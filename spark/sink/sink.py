@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from eoslog.staging.application import ApplicationState
     from eoslog.staging.message import StagedMessage
 
 # What both sinks take, beside what names the store.
@@ -168,6 +169,18 @@ class Sink:
         yield _without(first, unused)
         for batch in rest:
             yield _without(batch, unused)
+
+
+def is_reached(known: "ApplicationState", version: int) -> bool:
+    """Return True if a version adds nothing: it is in the log, or a later one is, which is logged:
+    the version may never have been there.
+    """
+    if known.version > version:
+        _log.warning(
+            "application %r: version %d adds nothing: version %d is in the log, and versions rise",
+            *(known.app_id, version, known.version),
+        )
+    return known.version >= version
 
 
 def explained(error: StagedSourceError, *, reset_allowed: bool) -> StagedSourceError:

@@ -1,5 +1,6 @@
 """`write_partitions` on a running Spark: every shape of rows, every column, versions, mistakes."""
 
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -245,13 +246,18 @@ def test_a_replay_with_other_partitioning_is_a_no_op(spark, store_path):
     assert numbers_in(store_path) == list(range(100))
 
 
-def test_versions_follow_one_another_and_older_ones_are_in(spark, store_path):
+def test_versions_follow_one_another_and_older_ones_are_in(spark, store_path, caplog):
     for version in (0, 1, 5, 4, 5, 0):
         frame = spark.range(version * 10, version * 10 + 10).selectExpr(
             "CAST(id AS STRING) AS value"
         )
         write_partitions(frame, store_path, "orders", app_id="job", version=version)
     assert numbers_in(store_path) == [*range(20), *range(50, 60)]
+    warnings = [one.getMessage() for one in caplog.records if "versions rise" in one.getMessage()]
+    assert [text.split(":")[1] for text in warnings] == [
+        " version 4 adds nothing",
+        " version 0 adds nothing",
+    ]
 
 
 def test_applications_do_not_know_of_each_other(spark, store_path):
@@ -318,6 +324,15 @@ def test_a_path_that_is_no_store(spark, tmp_path):
 def test_what_is_neither_a_dataframe_nor_an_rdd(spark, store_path):
     with pytest.raises(TypeError, match="got list"):
         write_partitions([b"v"], store_path, "orders")
+
+
+def test_what_the_error_says_of_a_frame_without_a_value_makes_one(spark, store_path):
+    frame = spark.range(3).withColumnRenamed("id", "number")
+    with pytest.raises(ValueError, match="no column 'value'") as refused:
+        write_partitions(frame, store_path, "orders")
+    (columns,) = re.findall(r'selectExpr\("(.*)"\)', str(refused.value))
+    write_partitions(frame.selectExpr(columns), store_path, "orders")
+    assert sorted(values_in(store_path)) == [b'{"number":%d}' % number for number in range(3)]
 
 
 @pytest.mark.parametrize(

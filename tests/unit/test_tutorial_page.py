@@ -7,6 +7,7 @@ does so, with an environment that has nothing of an index.
 from __future__ import annotations
 
 import doctest
+import itertools
 import os
 import re
 import signal
@@ -15,6 +16,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.fork import die, dies_in_child
+from stores import values_of
+
+import eoslog
+from eoslog.producer.producer import Producer
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -63,7 +69,37 @@ def follow(text: str, folder: Path, *, wheels: Path | None = None) -> int:
 def test_the_tutorial_up_to_spark(tmp_path):
     text, found, _ = PAGE.read_text(encoding="utf-8").partition(SPARK)
     assert found
-    assert follow(text, tmp_path) == 10
+    assert follow(text, tmp_path) == 12
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_its_first_script_is_killed_half_way_and_begun_again(tmp_path, monkeypatch, ahead):
+    """One partition is ahead of the other then: each has a position of its own."""
+    blocks = [block for _, block in BLOCK.findall(PAGE.read_text(encoding="utf-8"))]
+    (script,) = [block for block in blocks if block.startswith("# orders.py")]
+    monkeypatch.chdir(tmp_path)
+
+    def work() -> None:
+        sends = itertools.count()
+        send = Producer.send
+
+        def sent(self, topic, value, *, partition):
+            if next(sends) == 5_000:
+                die()
+            if partition == ahead:
+                self.append(topic, partition, [value])
+            else:
+                send(self, topic, value, partition=partition)
+
+        Producer.send = sent
+        exec(script, {})
+
+    assert dies_in_child(work)
+    for _ in range(2):
+        exec(script, {})
+    with eoslog.open("shop", read_only=True) as store:
+        found = values_of(store, "orders", 0) + values_of(store, "orders", 1)
+    assert sorted(found) == sorted(b"order %d" % number for number in range(10_000))
 
 
 @pytest.mark.skipif("EOSLOG_WHEEL" not in os.environ, reason="no EOSLOG_WHEEL")
@@ -73,10 +109,10 @@ def test_the_tutorial_with_its_installs(tmp_path):
     subprocess.run(pip, check=True)
     assert wheel.name in {path.name for path in wheels.iterdir()}
     text, _, _ = PAGE.read_text(encoding="utf-8").partition(SPARK)
-    assert follow(text, tmp_path, wheels=wheels) == 12
+    assert follow(text, tmp_path, wheels=wheels) == 14
 
 
 @pytest.mark.long
 def test_the_whole_tutorial(tmp_path):
     pytest.importorskip("pyspark")
-    assert follow(PAGE.read_text(encoding="utf-8"), tmp_path) == 12
+    assert follow(PAGE.read_text(encoding="utf-8"), tmp_path) == 14
