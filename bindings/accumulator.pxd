@@ -6,9 +6,14 @@ from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BatchIdentity
 
+cdef class TransactionReport:
+    cdef readonly bint is_open
+    cdef readonly bint is_committed
+
 cdef class BatchReport:
     cdef readonly int64_t base_offset    # -1 unless the batch is in the log.
     cdef readonly bint is_open           # The batch takes records, or waits to be appended.
+    cdef readonly TransactionReport transaction  # None without one.
 
 cdef class RecordAccumulator:
     cdef uint8_t* _buffer            # A batch header's room, then the records.

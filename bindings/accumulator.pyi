@@ -9,11 +9,20 @@ def encoded_headers(
 ) -> bytes | None: ...
 
 @final
+class TransactionReport:
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def is_committed(self) -> bool: ...
+
+@final
 class BatchReport:
     @property
     def base_offset(self) -> int: ...
     @property
     def is_open(self) -> bool: ...
+    @property
+    def transaction(self) -> TransactionReport | None: ...
 
 @final
 class RecordAccumulator:

@@ -22,6 +22,14 @@ def encoded_headers(headers):
 
 
 @cython.final
+cdef class TransactionReport:
+    """What became of a transaction, for those who sent its records."""
+
+    def __cinit__(self):
+        self.is_open = True
+
+
+@cython.final
 cdef class BatchReport:
     """What became of a batch, for those who sent its records."""
 

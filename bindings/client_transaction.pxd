@@ -1,7 +1,7 @@
 # The hot path of a transaction.
 from libc.stdint cimport int64_t
 
-from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer
+from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer, TransactionReport
 from eoslog.bindings.entry_lock cimport EntryLock
 
 cdef enum:
@@ -26,6 +26,7 @@ cdef class ClientTransaction:
     cdef public object end_refusal           # Why the user may not end it now; None as a rule.
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of the touched buffers, whose partitions it knows.
+    cdef TransactionReport _report           # Of the open one; None if there is no one to report to.
 
     cpdef int check_end(self) except -1
     cdef bint may_begin(self) noexcept
@@ -40,5 +41,6 @@ cdef class ClientTransaction:
     cdef bint _is_late(self) noexcept
     cdef bint _is_behind(self) noexcept
     cdef int _step(self, int target) except -1
+    cdef TransactionReport report(self)
     cdef int _leave(self, int64_t producer_id, int producer_epoch) except -1
     cdef tuple _pair(self, PartitionBuffer buffer)

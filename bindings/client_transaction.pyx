@@ -9,7 +9,7 @@ no records.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer
+from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer, TransactionReport
 from eoslog.bindings.entry_lock cimport EntryLock
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.mapped_io cimport eos_elapsed_ms
@@ -75,6 +75,7 @@ cdef class ClientTransaction:
         self.logs = False
         self._registered = False
         self._registered_count = 0
+        self._report = None
 
     cpdef int check_end(self) except -1:
         """Raise IllegalStateError if its user may not end the open transaction now."""
@@ -207,10 +208,21 @@ cdef class ClientTransaction:
         self._state = target
         return 0
 
+    cdef TransactionReport report(self):
+        """Return what says how the open transaction ends."""
+        if self._report is None:
+            self._report = TransactionReport.__new__(TransactionReport)
+        return self._report
+
     cdef int _leave(self, int64_t producer_id, int producer_epoch) except -1:
         """The transaction is over; what comes next has these numbers, and sequences from 0 on."""
         cdef PartitionBuffer buffer
+        cdef bint committed = self._state == self._committing
         self._step(self._idle)
+        if self._report is not None:
+            self._report.is_committed = committed
+            self._report.is_open = False
+            self._report = None
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.accumulator._first_ms = -1

@@ -63,8 +63,10 @@ cdef class Transaction:
         elif error_type is not None:
             sender._abort_after(error)
         else:
-            transactions.leave_block()
-            sender._settle(transactions._state == transactions._idle)
+            try:
+                transactions.leave_block()
+            finally:
+                sender._settle()
 
 
 cdef class Sender:
@@ -214,26 +216,24 @@ cdef class Sender:
                 transactions.commit()
             finally:
                 self._lock.give()
-        except BaseException:
-            self._settle(False)
-            raise
-        self._settle(True)
+        finally:
+            self._settle()
 
     cdef ClientTransaction _client(self):
         if self._transactions is None:
             self._no_transactions()
         return self._transactions
 
-    cdef int _settle(self, bint committed) except -1:
-        """Call the functions of a transaction's records, if it has ended."""
+    cdef int _settle(self) except -1:
+        """Call the functions of the records of transactions that have ended."""
         if self._deliveries is not None:
-            self._report_transaction(committed)
+            self._report_transactions()
         return 0
 
     cdef int _abort_after(self, error) except -1:
         """Abort what is open, if anything is, because of an error that is raised on."""
         self._client().abort_after(error)
-        return self._settle(False)
+        return self._settle()
 
     cdef bint _add(self, str topic, object value, object key, object partition, bytes headers,
                    int64_t timestamp, object on_delivery, bint may_drain) except -1:
@@ -304,6 +304,8 @@ cdef class Sender:
         cdef RecordAccumulator records = buffer.accumulator
         if records.report is None:
             records.report = BatchReport.__new__(BatchReport)
+            if self._transactions is not None:
+                records.report.transaction = self._transactions.report()
         self._unsettled.append((
             records.report, records._record_count - 1, buffer.topic, buffer.partition, timestamp,
             on_delivery))
@@ -371,8 +373,8 @@ cdef class Sender:
         """Have `_deliveries`; raise TypeError for a function that cannot be called so."""
         raise NotImplementedError
 
-    def _report_transaction(self, committed):
-        """Call the functions of a transaction's records, if it has ended."""
+    def _report_transactions(self):
+        """Call the functions of the records of transactions that have ended."""
         raise NotImplementedError
 
     def _start_lingering(self):

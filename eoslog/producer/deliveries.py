@@ -16,7 +16,7 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.arguments import check_ran, check_synchronous
 from eoslog.common.record_metadata import RecordMetadata
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError, UnknownTopicOrPartitionError
+from eoslog.errors import EoslogError, TransactionAbortedError, UnknownTopicOrPartitionError
 
 OnDelivery = Callable[[Exception | None, RecordMetadata], object]
 Failures = Mapping[TopicPartition, EoslogError]
@@ -106,6 +106,25 @@ class Deliveries:
 
         self.report(error_of)
 
+    def report_transactions(self, error: Exception | None) -> None:
+        """Report the records of transactions that have ended, and with an error those of the open
+        one, of which this producer will hear nothing more.
+        """
+        with self._lock:
+            found = {Delivery._make(one).report for one in self._waiting}
+            if error is None:
+                found = {one for one in found if not (one.transaction and one.transaction.is_open)}
+
+        def error_of(one: Delivery) -> Exception | None:
+            transaction = one.report.transaction
+            if transaction is None or transaction.is_open:
+                return error
+            if transaction.is_committed:
+                return None
+            return TransactionAbortedError("the transaction was aborted")
+
+        self.report(error_of, frozenset(found))
+
     def report(
         self,
         error_of: Callable[[Delivery], Exception | None],
@@ -114,18 +133,24 @@ class Deliveries:
         """Call the functions of the records of these batches, or of all, with what `error_of`
         returns for each.
         """
-        with self._lock:
-            due: list[Delivery] = []
-            rest: list[tuple[object, ...]] = []
-            for one in map(Delivery._make, self._waiting):
-                (due if batches is None or one.report in batches else rest).append(one)
-            self._waiting[:] = rest
-            calls = deque(self._left)
-            calls.extend(_settled(one, error_of(one)) for one in due)
-            self._left = []
+        calls: deque[Settled] = deque()
         try:
+            with self._lock:
+                due: list[Delivery] = []
+                rest: list[tuple[object, ...]] = []
+                for one in map(Delivery._make, self._waiting):
+                    (due if batches is None or one.report in batches else rest).append(one)
+                found = deque(self._left)
+                found.extend(_settled(one, error_of(one)) for one in due)
+                # No interrupt comes between them.
+                calls, self._left, self._waiting[:] = found, [], rest
             while calls:
-                _call(calls.popleft())
+                on_delivery, error, place = calls[0]
+                del calls[0]  # An interrupt comes before it, or in the function.
+                try:
+                    check_ran(on_delivery(error, place), "on_delivery")
+                except Exception:
+                    _log.exception("on_delivery of a record of %s raised", place.topic_partition)
         finally:
             self._left[:0] = calls
 
@@ -144,11 +169,3 @@ def _settled(delivery: Delivery, error: Exception | None) -> Settled:
         offset = delivery.report.base_offset + delivery.batch_index
     place = RecordMetadata(delivery.topic, delivery.partition, offset, delivery.timestamp_ms)
     return Settled(delivery.on_delivery, error, place)
-
-
-def _call(settled: Settled) -> None:
-    on_delivery, error, metadata = settled
-    try:
-        check_ran(on_delivery(error, metadata), "on_delivery")
-    except Exception:
-        _log.exception("on_delivery of a record of %s raised", metadata.topic_partition)

@@ -31,7 +31,6 @@ from eoslog.errors import (
     OutOfMemoryError,
     OutOfOrderSequenceError,
     ProducerFencedError,
-    TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -41,7 +40,6 @@ from eoslog.producer.parts import ProducerParts
 from eoslog.producer.sequenced_partition import SequencedPartition
 from eoslog.producer.streamed_append import StreamedAppend
 from eoslog.producer.transaction_manager import TransactionManager
-from eoslog.producer.transaction_states import ClientState
 from eoslog.storage.topic_registry import TopicDescription, partition_of
 from eoslog.storage.unified_log import UnifiedLog
 
@@ -52,10 +50,6 @@ if TYPE_CHECKING:
 def closed_error() -> EoslogError:
     """Return the error with which a closed producer refuses a call."""
     return LogClosedError("the producer is closed")
-
-
-def _aborted_error() -> EoslogError:
-    return TransactionAbortedError("the transaction was aborted")
 
 
 def _undecided_error() -> EoslogError:
@@ -410,7 +404,7 @@ class Producer(Sender):
             with self._lock:
                 self._manager(ends=True).abort()
         finally:
-            self._report_transaction(committed=False)
+            self._report_transactions()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave the decision to the result's holder.
@@ -460,13 +454,11 @@ class Producer(Sender):
             A partition has another end of it: it stays prepared. Also raises what commit and abort
             raise.
         """
-        committed = False
         try:
             with self._lock:
-                committed = self._manager(ends=True).complete(prepared)
+                return self._manager(ends=True).complete(prepared)
         finally:
-            self._report_transaction(committed)
-        return committed
+            self._report_transactions()
 
     def close(self) -> None:
         """Flush, and take nothing more. A second call does nothing, or what an interrupt (Ctrl-C)
@@ -518,10 +510,7 @@ class Producer(Sender):
             self._accumulator.refuse(closed_error)
         transactions.release()
         if self._deliveries is not None:
-            error = _aborted_error()
-            if transactions.state is not ClientState.READY:
-                error = failed or (refusal or _undecided_error)()
-            self._deliveries.report(lambda _: error)
+            self._deliveries.report_transactions(failed or (refusal or _undecided_error)())
         if failed is not None:
             raise failed
 
@@ -532,18 +521,10 @@ class Producer(Sender):
             self._deliveries = Deliveries(self._lock, self._unsettled)
         self._deliveries.check(on_delivery)
 
-    def _report_transaction(self, committed: bool) -> None:
-        if self._deliveries is None or self._transactions is None:
-            return
-        refusal = self._accumulator.refusal
-        error: EoslogError | None = None
-        if not committed and refusal is not None:
-            error = refusal()
-        elif not committed:
-            if self._transactions.state is not ClientState.READY:
-                return  # An abort has to end it, or a close.
-            error = _aborted_error()
-        self._deliveries.report(lambda _: error)
+    def _report_transactions(self) -> None:
+        if self._deliveries is not None:
+            refusal = self._accumulator.refusal
+            self._deliveries.report_transactions(None if refusal is None else refusal())
 
     def _end_gathering(self) -> list[EoslogError | MemoryError]:
         """Append what was gathered, and take nothing more: one step for those who send. The caller

@@ -1,12 +1,16 @@
 """What `on_delivery` is called with, by which call, and how often: once."""
 
 import logging
+import re
 import threading
+from contextlib import suppress
 
 import pytest
+from crash.interrupted_lines import interrupted_at, is_of_a_block
 from harness.fork import in_child
 from stores import values_of
 
+import eoslog
 import eoslog.aio
 from eoslog import RecordMetadata, TopicPartition
 from eoslog.errors import (
@@ -21,6 +25,7 @@ from eoslog.errors import (
     TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.producer.producer import Producer
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of
 
@@ -322,6 +327,90 @@ def test_after_an_interrupt_the_next_call_goes_on_with_the_others(topic):
     producer.send("t", b"x", partition=0, on_delivery=told)
     producer.flush()
     assert told.calls == [(None, "t", 0, number) for number in range(5)]
+
+
+CALLS = {
+    "flush": lambda producer: producer.flush(),
+    "commit": lambda producer: producer.commit_transaction(),
+    "abort": lambda producer: producer.abort_transaction(),
+    "close": lambda producer: producer.close(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("durability", ["process", "commit"])
+def test_an_interrupt_anywhere_in_a_call_leaves_no_false_report(tmp_path, durability, call):
+    """What was reported as in the log is there, what was not is not; each record once."""
+    line = 0
+    seen = ()
+    while line == len(seen):
+        line += 1
+        store = eoslog.open(tmp_path / f"{line}", create=True, durability=durability)
+        store.create_topic("t")
+        producer = store.producer(config=LONG) if call == "flush" else ready(store)
+        if call != "flush":
+            producer.begin_transaction()
+        told = Told()
+        producer.send("t", b"0", partition=0, on_delivery=told)
+        if call != "flush":
+            producer.flush()
+        producer.send("t", b"1", partition=0, on_delivery=told)
+        with (
+            suppress(KeyboardInterrupt),
+            interrupted_at(line, is_of_an_end, is_passed_over) as seen,
+        ):
+            CALLS[call](producer)
+        producer.close()
+        values = values_of(store, "t", 0)
+        assert len(values) in (0, 2)
+        if values:
+            expected = [(None, "t", 0, 0), (None, "t", 0, 1)]
+            in_doubt = [one for one in told.errors if getattr(one, "outcome", "") == "unknown"]
+            assert told.calls == expected or len(in_doubt) == 2, seen[-1]
+        else:
+            assert len(told.calls) == 2, seen[-1]
+            assert None not in told.errors, seen[-1]
+        store.close()
+    assert line > 30
+
+
+def is_of_an_end(frame):
+    """True for what a call of a producer runs, but for the steps of files and locks."""
+    path = frame.f_code.co_filename
+    return "/eoslog/" in path and not re.search("/eoslog/(storage|session|fs|transactions)/", path)
+
+
+def is_passed_over(source):
+    """No signal comes between two lines without a call, nor where a function of C calls one."""
+    return is_of_a_block(source) or source.startswith(("check_ran(on_delivery", "del calls"))
+
+
+def test_what_another_thread_begins_before_a_commit_has_reported_is_not_of_it(topic, monkeypatch):
+    told, late = Told(), Told()
+    producer = ready(topic)
+    original = Producer._report_transactions
+
+    def report(one):
+        monkeypatch.undo()
+        producer.begin_transaction()
+        producer.send("t", b"late", partition=0, on_delivery=late)
+        original(one)
+
+    producer.begin_transaction()
+    producer.send("t", b"x", partition=0, on_delivery=told)
+    monkeypatch.setattr(Producer, "_report_transactions", report)
+    producer.commit_transaction()
+    assert (told.calls, late.calls) == ([(None, "t", 0, 0)], [])
+    producer.abort_transaction()
+    assert late.calls == ABORTED[:1]
+    producer.begin_transaction()
+    producer.send("t", b"x", partition=0, on_delivery=told)
+    monkeypatch.setattr(Producer, "_report_transactions", lambda one: None)
+    producer.commit_transaction()
+    monkeypatch.undo()
+    with pytest.raises(IllegalStateError):
+        producer.abort_transaction()  # A call too many takes nothing back.
+    assert [one[0] for one in told.calls] == [None, None]
 
 
 def test_a_function_may_send_flush_and_begin(topic):
