@@ -105,6 +105,8 @@ async def _run(store: AsyncStore, process: Process, settings: LoopSettings) -> i
             if records:
                 work = PolledWork(records, await _next_offsets(consumer, records), settings)
                 count += await _process_polled(producer, consumer, process, work)
+                if work.is_stopped:
+                    break
             elif settings.until_caught_up and not await _waits_for_a_decision(consumer):
                 break
     return count
@@ -138,7 +140,7 @@ async def _process_polled(
                 raise
         else:
             count += work.done()
-        if work.next_piece is not None and work.settings.is_stopped():
+        if work.stops():
             break
     return count
 

@@ -243,6 +243,8 @@ class PolledWork:
         self._failed_count = 0  # Of the next piece, if it is of one record.
         self.is_begun = False  # The transaction of the next piece.
         self.is_processed = False  # `process` did its part of it.
+        # A loop that was stopped ends: a poll more would pass over the pieces that are left.
+        self.is_stopped = False
 
     @property
     def next_piece(self) -> Piece | None:
@@ -254,6 +256,11 @@ class PolledWork:
         self._failed_count = 0
         self.is_begun = self.is_processed = False
         return len(self._pieces.popleft().records)
+
+    def stops(self) -> bool:
+        """Return True if `stop` ends the loop before the next piece."""
+        self.is_stopped = self.next_piece is not None and self.settings.is_stopped()
+        return self.is_stopped
 
     def goes_on_after(self, error: Exception) -> bool:
         """Note that the piece was aborted; return False if the error ends the loop."""
@@ -368,6 +375,8 @@ def _run(
             if records:
                 work = PolledWork(records, next_offsets(consumer, records), settings)
                 count += _process_polled(producer, consumer, process, work)
+                if work.is_stopped:
+                    break
             elif settings.until_caught_up and not _waits_for_a_decision(consumer):
                 break
     return count
@@ -404,7 +413,7 @@ def _process_polled(
                 raise
         else:
             count += work.done()
-        if work.next_piece is not None and work.settings.is_stopped():
+        if work.stops():
             break
     return count
 

@@ -186,6 +186,28 @@ def test_records_that_fail_go_to_the_dead_letter_topic(tmp_path, max_attempts, w
     run(tmp_path, body)
 
 
+def test_a_stop_that_is_said_once_passes_over_no_record(tmp_path):
+    async def body(store):
+        counts = []
+
+        async def fails(producer, records):
+            counts.append(len(records))
+            if len(records) > 1:
+                raise ZeroDivisionError
+            await upper(producer, records)
+
+        def stop():
+            return len(counts) == 9 and asked.append(None) is None and len(asked) == 1
+
+        asked = []
+        settings = {"dead_letter": "dead", "stop": stop, "max_records": 15}
+        assert await caught_up(store, fails, **settings) == 8
+        assert await caught_up(store) == 12
+        check(store.store, range(20))
+
+    run(tmp_path, body)
+
+
 def test_a_full_disk_is_no_fault_of_a_record(tmp_path, monkeypatch):
     async def body(store):
         def full(self, batch):

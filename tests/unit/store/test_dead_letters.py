@@ -232,6 +232,18 @@ def test_stop_ends_the_loop_between_two_records(topics):
     check_all_done(topics)
 
 
+def test_a_stop_that_is_said_once_passes_over_no_record(topics):
+    process = Process()
+
+    def stop() -> bool:
+        return len(process.calls) == 9 and asked.append(None) is None and len(asked) == 1
+
+    asked: list[None] = []
+    assert run(topics, process, dead_letter=DEAD, stop=stop, max_records=15) == 8
+    assert run(topics, process, dead_letter=DEAD, stop=lambda: False) == 12
+    check_all_done(topics)
+
+
 def test_members_take_over_what_is_left_of_a_batch_that_failed(topics):
     process = Process()
     calls = []
