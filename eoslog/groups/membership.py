@@ -91,6 +91,7 @@ class GroupMembership:
         self._reported_joining = False
         self._unreported = NOTHING  # What was taken, or is about to be, and was not reported.
         self._leaving = False
+        self._is_written = False  # Its joining is in the group's log, or was.
         self._lock = ThreadLock()  # Between joining and leaving.
 
     def __del__(self) -> None:
@@ -162,6 +163,7 @@ class GroupMembership:
             topics = self._find_topics()
             members, version = self._coordinator.look(self.group)
             member = members.get(self.member_id)
+            self._is_written |= member is not None
             if member is None:
                 self._check_place(members)
                 self._join(topics)
@@ -192,9 +194,11 @@ class GroupMembership:
     # How it is done.
 
     def _check_place(self, members: GroupMembers) -> None:
-        """Raise FencedInstanceIdError if another member has taken the place of this one."""
-        successor = members.of_instance(self._settings.instance_id) if self.member_id else None
-        if successor is not None:
+        """Raise FencedInstanceIdError if another member has taken the place of this one; before a
+        joining that failed is made again, the one there is its predecessor.
+        """
+        successor = members.of_instance(self._settings.instance_id)
+        if successor is not None and self.member_id and self._is_written:
             self._fenced_because = replaced_text(self.group, self.member_id, successor)
             self._lose()
         if self._fenced_because is not None:
@@ -208,8 +212,10 @@ class GroupMembership:
             if not self._leaving:
                 # First: after an interrupt, the next look finds whether it has joined.
                 self.member_id, self._reported_joining = member.member_id, False
+                self._is_written = False
                 self._beaten_s = time.monotonic()
                 self._coordinator.join(self.group, member)
+                self._is_written = True
 
     def _lose(self) -> None:
         """Lose what is held: others removed the member. Until then it commits under its old id."""

@@ -9,7 +9,13 @@ import time
 import pytest
 
 from eoslog import TopicPartition
-from eoslog.errors import FencedInstanceIdError, InvalidConfigError, UnknownMemberIdError
+from eoslog.errors import (
+    FencedInstanceIdError,
+    InvalidConfigError,
+    StoreFullError,
+    UnknownMemberIdError,
+)
+from eoslog.groups.log import GroupLog
 from eoslog.store.store import parts_of
 
 T = [TopicPartition("t", number) for number in range(4)]
@@ -183,6 +189,36 @@ def test_a_second_live_one_fences_the_first_for_good(topic):
     assert settled(second) == [[0, 1, 2, 3]]
     assert generation(topic) == 1
     assert topic.groups()["g"][T[0]].offset == 10
+
+
+@pytest.mark.parametrize("error", [StoreFullError, KeyboardInterrupt])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_joining_that_failed_is_made_again(topic, monkeypatch, error, when):
+    """Its predecessor, in whose place it is not yet, has not fenced it."""
+    first = member(topic, "one")
+    first.commit()
+    first.close()
+    original = GroupLog.append
+
+    def append(log, *arguments):
+        monkeypatch.undo()
+        if when == "after":
+            original(log, *arguments)
+        raise error
+
+    successor = topic.consumer(group="g", config={"group.instance.id": "one"})
+    successor.subscribe(["t"])
+    monkeypatch.setattr(GroupLog, "append", append)
+    with pytest.raises(error):
+        successor.poll(timeout=0)
+    assert settled(successor) == [[0, 1, 2, 3]]
+    successor.commit()
+    assert len(topic.describe_group("g").members) == 1
+    # It is fenced as ever once it was in.
+    second = member(topic, "one")
+    with pytest.raises(FencedInstanceIdError):
+        successor.poll(timeout=0)
+    assert settled(second) == [[0, 1, 2, 3]]
 
 
 def test_a_poll_that_waits_is_fenced_at_once(topic):
