@@ -9,17 +9,19 @@ right: the hold of a staged job that is being adopted.
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from eoslog.bindings.shared_page import FollowedPage, SharedPage
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import StoreError
+from eoslog.errors import StoreError, StoreReopenedError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.paths import StorePaths
 from eoslog.session.store_session import SessionFile
 
 # Whether there is another session is looked at so often at most.
 LOOK_S = 0.01
+_NO_FILE = (0, 0)
 
 
 class FollowedSession:
@@ -27,6 +29,7 @@ class FollowedSession:
 
     def __init__(self, store: StorePaths) -> None:
         self._store = store
+        self._root = _identity(store.root)
         self._looked_s = 0.0
         self._own: SharedPage | None = None
         self._seen: tuple[bytes, tuple[int, int], FollowedPage] | None = None
@@ -51,9 +54,9 @@ class FollowedSession:
         """Return the id of the session, of the next one if there is one by now."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
             if not self.is_current():
                 self._take_up()
+            self._looked_s = now_s
         return self.id
 
     def counts(self, session: bytes) -> bool:
@@ -74,19 +77,18 @@ class FollowedSession:
             return False
         session, identity, page = self._seen
         with named_os_errors(f"looking at {self._store.shared}"):
-            return self._identity() == identity and page.is_of(session)
-
-    def _identity(self) -> tuple[int, int]:
-        try:
-            found = self._store.shared.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return found.st_dev, found.st_ino
+            return _identity(self._store.shared) == identity and page.is_of(session)
 
     def _take_up(self) -> None:
-        """Follow the session that there is, if it was taken up."""
+        """Follow the session that there is, if it was taken up. Raises StoreReopenedError if it is
+        that of another store.
+        """
         with named_os_errors(f"reading {self._store.session}"):
-            identity = self._identity()
+            identity = _identity(self._store.shared)
+            if identity != _NO_FILE and _identity(self._store.root) != self._root:
+                raise StoreReopenedError(
+                    f"{self._store.root} was replaced since it was opened to be read: open it again"
+                )
             found = SessionFile.read(self._store.session)
             session = SharedPage.read_session(str(self._store.shared))
             if found is None or session is None or found.session != session.hex():
@@ -104,3 +106,11 @@ class FollowedSession:
             if self._own is not None:
                 self._own.follow(page)
             self.on_next()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return _NO_FILE
+    return found.st_dev, found.st_ino

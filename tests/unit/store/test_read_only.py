@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,7 @@ import eoslog
 from eoslog import TopicPartition, errors
 from eoslog.fs.file_lock import file_locked
 from eoslog.session import overlay
+from eoslog.session.followed_session import LOOK_S
 from eoslog.store.store import abandon, parts_of
 
 AT = TopicPartition("t", 0)
@@ -205,6 +207,28 @@ def test_a_store_that_was_opened_since_is_refused_by_name(open_store, store_path
         with pytest.raises(errors.StoreReopenedError):
             call()
     reader.close()
+
+
+def test_a_store_that_a_restored_one_has_replaced_is_refused_by_name(
+    open_store, store_path, tmp_path
+):
+    """Its topics have the same ids, and another log."""
+    store = filled(open_store)
+    store.backup(tmp_path / "backup")
+    with eoslog.open(store_path, read_only=True) as reader:
+        consumer = reader.consumer()
+        consumer.assign([AT])
+        consumer.poll(timeout=0.0)
+        store.close()
+        store_path.rename(tmp_path / "before")
+        eoslog.restore(tmp_path / "backup", store_path)
+        restored = open_store(None)
+        restored.producer().append("t", 0, [b"another"])
+        time.sleep(2 * LOOK_S)
+        for call in (reader.topics, lambda: consumer.poll(timeout=0.0), reader.groups):
+            with pytest.raises(errors.StoreReopenedError, match="was replaced"):
+                call()
+        restored.close()
 
 
 def test_a_segment_that_another_store_has_put_there_since_is_not_read(open_store, store_path):
