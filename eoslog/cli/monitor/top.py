@@ -75,7 +75,7 @@ class Look(NamedTuple):
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.1),
+    type=click.FloatRange(min=0.1, max=86_400),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

@@ -291,6 +291,20 @@ with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}) as path:
     assert (tmp_path / "kept" / MARKER).exists()
 
 
+def test_a_consumer_that_is_open_as_the_interpreter_ends_says_nothing(store_path):
+    code = (
+        f"import eoslog\ns = eoslog.open({str(store_path)!r}, create=True)\ns.create_topic('t')\n"
+        "c = s.consumer('g')\nc.subscribe(['t'])\nc.poll(timeout=0)\n"
+        "cycle = [c]\ncycle.append(cycle)\n"  # Collected last.
+    )
+    for closing in ("", "s.close()\n"):
+        ended = subprocess.run(
+            [sys.executable, "-c", code + closing], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        code = code.replace("s.create_topic('t')\n", "")
+
+
 # Recovering.
 
 
