@@ -12,18 +12,21 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from eoslog.bindings.arrow_stream cimport arrow_bytes, arrow_headers, arrow_times, has_arrow
 from eoslog.bindings.column_holder cimport ColumnHolder, make_pointers
-from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
+from eoslog.native.column cimport COLUMN_FIXED
 from eoslog.native.varint cimport store_varint
+
+# A column that was not given: every record is null. Nothing changes it.
+cdef ColumnHolder NULLS = ColumnHolder.__new__(ColumnHolder)
 
 
 cdef ColumnHolder open_column(object source, str name):
     """Borrow a column. None is a column of nulls. Raises TypeError for a value that is no
     column.
     """
-    cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
+    cdef ColumnHolder holder
     if source is None:
-        holder.column.kind = COLUMN_NULL
-        return holder
+        return NULLS
+    holder = ColumnHolder.__new__(ColumnHolder)
     if isinstance(source, (list, tuple)):
         open_list(holder, source, name)
         return holder
