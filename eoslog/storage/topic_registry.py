@@ -47,6 +47,12 @@ PARTITIONS_MAX = 100_000
 INTERNAL_TOPIC_PARTITIONS = 50
 # Kafka's segment size of its own state topics. A record may be a job's whole manifest.
 INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
+# Defaults of the settings that are numbers.
+_NUMBERS = {
+    name: int(setting.default)
+    for name, setting in TOPIC_SETTINGS.items()
+    if isinstance(setting.default, int)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,10 @@ def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartit
 
 def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> dict[str, int]:
     """A topic's settings that are numbers: its own, else the store's, else the defaults."""
-    defaults = {
-        name: int(setting.default)
-        for name, setting in TOPIC_SETTINGS.items()
-        if isinstance(setting.default, int)
-    }
-    own = {name: int(one) for name, one in topic.config.items() if name in defaults}
-    config = {**defaults, **topic_defaults, **own}
+    own = {name: int(one) for name, one in topic.config.items() if name in _NUMBERS}
+    config = {**_NUMBERS, **topic_defaults, **own}
     if topic.internal:
-        config = {**defaults, **INTERNAL_TOPIC_CONFIG}
+        config = {**_NUMBERS, **INTERNAL_TOPIC_CONFIG}
     if cleanup_policy_of(topic) == "compact":
         # The newest record of each key holds, however old it is.
         config["retention.ms"] = config["retention.bytes"] = NO_LIMIT
