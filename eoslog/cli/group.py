@@ -6,6 +6,7 @@ commands that need Spark are found by name.
 
 from importlib import import_module
 from keyword import iskeyword
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,6 +97,8 @@ class LazyGroup(click.Group):
             hint = (
                 f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
             )
+            if Path(name).is_dir():
+                hint = f"a store is named by --store {name}"
             ctx.fail(f"no command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
 

@@ -80,6 +80,10 @@ def test_a_wrong_command_gets_a_hint(name, hint):
     assert_mistake(call(name), WRONG_USE, name, hint)
 
 
+def test_a_store_in_the_place_of_a_command_gets_a_hint(store_path):
+    assert_mistake(call(str(store_path), "topics"), WRONG_USE, f"--store {store_path}")
+
+
 def test_a_wrong_subcommand_gets_a_hint(store_path):
     assert_mistake(call("topics", "--store", store_path, "craete"), WRONG_USE, "create")
 
