@@ -10,7 +10,7 @@ import eoslog
 from eoslog.cli.options import Settings, echo_json, shared_options
 from eoslog.cli.table import duration_text, moment_text, print_rows
 from eoslog.common import clock
-from eoslog.errors import TransactionalIdNotFoundError
+from eoslog.errors import GroupIdNotFoundError, TransactionalIdNotFoundError
 
 COLUMNS = ("process", "host", "opened", "open for", "open transactions", "group members")
 UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -62,8 +62,9 @@ def process_rows(
         ids.setdefault(one.owner, []).append(one.transactional_id)
     members: dict[str, list[str]] = {}
     for group in store.groups():
-        for member in store.describe_group(group).members:
-            members.setdefault(member.process, []).append(f"{group}: {member.member_id}")
+        with suppress(GroupIdNotFoundError):  # It was deleted since.
+            for member in store.describe_group(group).members:
+                members.setdefault(member.process, []).append(f"{group}: {member.member_id}")
     others = store.processes()[1:]  # Without this one.
     now_ms = clock.now_ms()
     return [

@@ -76,6 +76,11 @@ class WantedPartitions:
                 reason = f"{topic!r} is no regular expression: {error}"
                 raise click.BadParameter(reason, param_hint="TOPIC") from error
 
+    @property
+    def are_of_a_pattern(self) -> bool:
+        """True if topics come and go: one that is not there is none of them."""
+        return self._pattern is not None
+
     def topics(self, store: "eoslog.Store") -> list[TopicDescription]:
         """Return the topics that there are now. Raises UnknownTopicOrPartitionError for a name that
         is not there.
@@ -148,7 +153,12 @@ class TopicReader:
             for where in self._wanted.of(topic):
                 log = self._logs.get(where)
                 if log is None or log.topic_id != topic.topic_id:
-                    log = engine_of(self._store).partition(*where)
+                    try:
+                        log = engine_of(self._store).partition(*where)
+                    except UnknownTopicOrPartitionError:
+                        if self._wanted.are_of_a_pattern:
+                            continue  # It was deleted just now.
+                        raise
                 found[where] = log
                 if (log.topic_id, where.partition) not in self._positions:
                     first = log.log_start_offset

@@ -14,6 +14,8 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 from harness.waiting import SECONDS_MAX, eventually
 
 import eoslog
+from eoslog.cli.records.topic_reader import TopicReader, WantedPartitions
+from eoslog.errors import UnknownTopicOrPartitionError
 
 
 class Follower:
@@ -197,3 +199,29 @@ def test_it_ends_after_so_many_records(open_store, store_path, follow):
 def test_what_does_not_go_with_it_is_wrong_use(store_path, options):
     answer = call("consume", "orders", "--follow", *options, "--store", store_path)
     assert_mistake(answer, WRONG_USE, "--follow", options[0])
+
+
+@pytest.mark.parametrize("name", ["^o", "other"])
+def test_a_topic_that_goes_as_it_is_found_ends_only_what_names_it(open_store, monkeypatch, name):
+    store = open_store()
+    for topic in ("orders", "other"):
+        store.create_topic(topic)
+    original = WantedPartitions.topics
+
+    def topics(wanted: WantedPartitions, of: eoslog.Store) -> list[eoslog.TopicDescription]:
+        monkeypatch.undo()
+        found = original(wanted, of)
+        of.delete_topic("other")
+        return found
+
+    wanted = WantedPartitions(name, ())
+    reader = TopicReader(wanted, "read_committed", lambda log, at, end, count: (0, at), None, None)
+    reader.attach(store)
+    monkeypatch.setattr(WantedPartitions, "topics", topics)
+    if name == "other":
+        with pytest.raises(UnknownTopicOrPartitionError):
+            reader.take_up()
+        return
+    assert reader.take_up() == [eoslog.TopicPartition("orders", 0)]
+    store.create_topic("other")
+    assert reader.take_up() == [eoslog.TopicPartition("other", 0)]

@@ -8,6 +8,7 @@ import socket
 from cli_calls import DONE, call
 from harness.crew import Member
 
+from eoslog.cli.monitor.processes import process_rows
 from eoslog.cli.table import duration_text, moment_text
 
 
@@ -47,6 +48,11 @@ def test_a_store_that_none_has_open_has_none(open_store, store_path):
     open_store().close()
     answer = call("processes", "--json", "--store", store_path)
     assert (answer.status, answer.json) == (DONE, [])
+
+
+def test_a_group_that_is_deleted_between_two_looks_is_left_out(store, monkeypatch):
+    monkeypatch.setattr(store, "groups", lambda: {"gone": {}})
+    assert process_rows(store, []) == []
 
 
 def test_times_for_people():
