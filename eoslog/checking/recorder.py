@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from eoslog.checking.recorded_call import Call, identity_of
@@ -115,12 +114,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: object, traceback: object) -> None:
         self.close()
 
     def _number(self, client: str) -> int:

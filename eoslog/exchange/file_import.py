@@ -99,11 +99,9 @@ def import_file(
     UnknownTopicOrPartitionError, InvalidRequestError, StoreError, OSError, ValueError, TypeError
         An argument is wrong, or a disk refuses.
     """
-    if not isinstance(store, Store):
-        raise TypeError(f"store must be a Store, got {type(store).__name__}")
+    engine = engine_of(store)
     if progress is not None:
         check_synchronous(progress, "progress")
-    engine = engine_of(store)
     description = engine.topic(topic)
     if partition is not None:
         partition = partition_of(description, whole_number(partition, "partition")).partition

@@ -101,11 +101,9 @@ def export_topic(
     ValueError, TypeError
         An argument is wrong, damage, or a disk refuses. No file of the name was written.
     """
-    if not isinstance(store, Store):
-        raise TypeError(f"store must be a Store, got {type(store).__name__}")
+    engine = engine_of(store)
     if progress is not None:
         check_synchronous(progress, "progress")
-    engine = engine_of(store)
     description = engine.topic(topic)
     wanted = range(description.partitions) if partitions is None else partitions
     # One that is named twice is written once, where it is named first.

@@ -190,6 +190,7 @@ def checked_settings(
     Raises TypeError, ValueError, UnknownTopicOrPartitionError, or InvalidRequestError, also if the
     dead-letter topic is one of those that are read.
     """
+    engine_of(store)  # TypeError for what is no store.
     given = _listed(topics)
     if stop is not None:
         check_synchronous(stop, "stop")

@@ -1281,5 +1281,10 @@ def opened_parts(
 
 
 def engine_of(store: Store) -> Engine:
-    """Return the parts of an open store up to its partitions, for rooms above `store/`."""
+    """Return the parts of an open store up to its partitions, for rooms above `store/`.
+
+    Raises TypeError for what is no store, also for one whose clients are recorded.
+    """
+    if not isinstance(store, Store):
+        raise TypeError(f"store must be a Store, got {type(store).__name__}")
     return store._files.engine

@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from eoslog.bindings.transaction_entry import (
@@ -52,12 +51,7 @@ class Faults:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: object, traceback: object) -> None:
         try:
             self.close()
         except FaultNotFiredError:

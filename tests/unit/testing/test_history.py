@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 import eoslog
+import eoslog.aio
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
 from eoslog.errors import StoreError, StoreFailedError
@@ -49,6 +50,20 @@ def test_what_went_right_is_clean(eoslog_history, eoslog_topic):
         _ = producer.discard_gathered
     assert "RecordedStore" in repr(store)
     eoslog_history.assert_exactly_once()
+
+
+def test_what_would_pass_the_history_by_refuses_its_store(eoslog_history, eoslog_topic, tmp_path):
+    store = eoslog_history.store
+    with pytest.raises(AttributeError, match="'scan' of a store is not recorded"):
+        store.scan(eoslog_topic)
+    for call in (
+        lambda: eoslog.read_process_write(store, print, topics=[eoslog_topic], group="copy"),
+        lambda: eoslog.aio.wrap(store),
+        lambda: eoslog.export_topic(store, eoslog_topic, tmp_path / "out.jsonl"),
+        lambda: eoslog.import_file(store, eoslog_topic, tmp_path / "in.jsonl"),
+    ):
+        with pytest.raises(TypeError, match="store must be a Store, got RecordedStore"):
+            call()
 
 
 def test_a_record_that_is_there_twice_is_named(eoslog_store, eoslog_history, eoslog_topic):
