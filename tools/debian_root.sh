@@ -4,6 +4,7 @@
 # One that is there stays as it is.
 set -euo pipefail
 if [ ! -e "$3/usr/include/.complete" ]; then
+  mkdir -p "$3"  # Its log goes beside it.
   if [ "$2" != "$(dpkg --print-architecture)" ] && [ ! -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]; then
     mountpoint -q /proc/sys/fs/binfmt_misc || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
     cat /usr/lib/binfmt.d/qemu-aarch64.conf > /proc/sys/fs/binfmt_misc/register
