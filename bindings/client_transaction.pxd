@@ -26,7 +26,7 @@ cdef class ClientTransaction:
     cdef public object end_refusal           # Why the user may not end it now; None as a rule.
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of the touched buffers, whose partitions it knows.
-    cdef TransactionReport _report           # Of the open one; None if there is no one to report to.
+    cdef TransactionReport _report           # Of the open one; None without functions to call.
 
     cpdef int check_end(self) except -1
     cdef bint may_begin(self) noexcept
