@@ -24,6 +24,10 @@ from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
+cdef extern from "Python.h":
+    int PyGC_Disable()
+    int PyGC_Enable()
+
 cdef enum:
     NO_PARTITION = -1
 
@@ -302,13 +306,19 @@ cdef class Sender:
     cdef int _expect(self, PartitionBuffer buffer, int64_t timestamp, object on_delivery) except -1:
         """The record that was added last has a function to call."""
         cdef RecordAccumulator records = buffer.accumulator
-        if records.report is None:
-            records.report = BatchReport.__new__(BatchReport)
-            if self._transactions is not None:
-                records.report.transaction = self._transactions.report()
-        self._unsettled.append((
-            records.report, records._record_count - 1, buffer.topic, buffer.partition, timestamp,
-            on_delivery))
+        # A collection runs finalizers, and with them maybe a thread that appends the batch.
+        cdef int collects = PyGC_Disable()
+        try:
+            if records.report is None:
+                records.report = BatchReport.__new__(BatchReport)
+                if self._transactions is not None:
+                    records.report.transaction = self._transactions.report()
+            self._unsettled.append((
+                records.report, records._record_count - 1, buffer.topic, buffer.partition,
+                timestamp, on_delivery))
+        finally:
+            if collects:
+                PyGC_Enable()
         return 0
 
     def _append_few(self, topic, partition, values):

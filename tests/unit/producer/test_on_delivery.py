@@ -1,8 +1,10 @@
 """What `on_delivery` is called with, by which call, and how often: once."""
 
+import gc
 import logging
 import re
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -461,6 +463,53 @@ def test_two_threads_that_flush_report_each_record_once(topic):
     assert len(places) == len(set(places)) == 1200
     ends = [topic.partition("t", number).log_end_offset for number in range(2)]
     assert sum(ends) == 1200
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_collection_in_a_send_lets_no_thread_come_between(topic, transactional):
+    """A finalizer may run Python code, and so another thread, wherever memory is taken."""
+    told = Told()
+    producer = ready(topic) if transactional else topic.producer(config=LONG)
+    is_over = threading.Event()
+
+    def end():
+        while not is_over.is_set():
+            if not transactional:
+                producer.flush()
+            else:
+                try:
+                    producer.commit_transaction()
+                except TransactionAbortableError:  # A send came where none was open.
+                    producer.abort_transaction()
+                producer.begin_transaction()
+            time.sleep(1e-4)
+
+    def let_others_run(phase, _):
+        time.sleep(1e-4)
+
+    if transactional:
+        producer.begin_transaction()
+    thread = threading.Thread(target=end)
+    before = gc.get_threshold()
+    thread.start()
+    gc.callbacks.append(let_others_run)
+    gc.set_threshold(1)
+    sent = 0
+    try:
+        for _ in range(100):
+            gc.collect()  # Or memory for a tuple would be at hand.
+            with suppress(EoslogError):  # No transaction is open just now.
+                producer.send("t", b"x", partition=0, on_delivery=told)
+                sent += 1
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(let_others_run)
+        is_over.set()
+        thread.join()
+    producer.close()
+    assert len(told.calls) == sent > 0
+    places = [one[3] for one in told.calls if one[0] is None]
+    assert len(set(places)) == len(places) == len(values_of(topic, "t", 0))
 
 
 @pytest.mark.parametrize("wrong", [1, "f", [print]])
