@@ -14,7 +14,8 @@ cdef class LogReader(OpenedLog):
         self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records, int parts,
         FetchSizes* sizes, object into, Fault* fault) except *
     cdef object _timestamp_types(self, ReadRange* found, object offsets)
-    cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
+    cdef int _copy_headers(
+        self, ReadRange* found, int64_t offset, int64_t bound, object into) except -1
     cdef list _records(
         self, ReadRange* found, int64_t offset, int64_t record_count, bytes prefix, dict newest)
     cdef tuple _fetch(

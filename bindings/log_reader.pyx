@@ -13,9 +13,9 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memset
 
-from eoslog.bindings.record_batch cimport make_record
+from eoslog.bindings.record_batch cimport decode_headers, make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
     FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max, find_hole,
@@ -77,7 +77,19 @@ cdef class Columns:
     cdef readonly object value_data
     cdef readonly object value_offsets
     cdef readonly object value_validity
-    cdef readonly object headers             # per record a tuple of (str, bytes | None), or None
+    cdef readonly object header_data         # As records have them, past their count.
+    cdef readonly object header_offsets      # int32; None if no record has headers
+
+    @property
+    def headers(self):
+        """Headers of each record, a tuple of (str, bytes | None); None if no record has any."""
+        cdef const uint8_t[::1] data = self.header_data
+        cdef const int32_t[::1] ends = self.header_offsets
+        cdef int64_t row
+        if ends is None:
+            return None
+        return [decode_headers(&data[0] + ends[row], &data[0] + ends[row + 1])
+                for row in range(self.record_count)]
 
 
 cdef int note_record(
@@ -188,7 +200,7 @@ cdef class LogReader(OpenedLog):
             if found.segment == NULL:
                 columns.next_offset = found.next_offset
             if sizes.header_count and parts & WITH_HEADERS:
-                columns.headers = self._headers(&found, offset, sizes.record_count)
+                self._copy_headers(&found, offset, bound, columns)
             if found.attributes & ATTRIBUTE_LOG_APPEND_TIME and parts & WITH_OFFSETS:
                 columns.timestamp_types = self._timestamp_types(&found, columns.offsets)
             return columns
@@ -224,6 +236,7 @@ cdef class LogReader(OpenedLog):
         target.keys.ends = &key_ends[0] if parts & WITH_KEYS else NULL
         target.values.sources = sources + records_max
         target.values.ends = &value_ends[0] if parts & WITH_VALUES else NULL
+        target.headers.ends = NULL
         try:
             with nogil:
                 status = fetch_decode(found, offset, bound, &target, sizes, fault)
@@ -263,12 +276,37 @@ cdef class LogReader(OpenedLog):
             position += header.batch_bytes
         return types
 
-    cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count):
-        """Headers of the records that fetch_decode took; only where some record has any."""
-        cdef list headers = []
-        for record in self._records(found, offset, record_count, None, None):
-            headers.append(record.headers)
-        return headers
+    cdef int _copy_headers(
+        self, ReadRange* found, int64_t offset, int64_t bound, object into
+    ) except -1:
+        """Copy the headers of the records that fetch_decode took: where some record has any."""
+        import numpy
+        cdef Columns columns = into
+        cdef int64_t count = columns.record_count
+        cdef int32_t[::1] ends = numpy.empty(count + 1, numpy.int32)
+        cdef const uint8_t** sources = <const uint8_t**>malloc(
+            <size_t>(count + 1) * sizeof(uint8_t*))
+        cdef FetchColumns target
+        cdef FetchSizes sizes
+        cdef Fault fault
+        cdef Status status
+        if sources == NULL:
+            raise errors.OutOfMemoryError(f"{count} records")
+        memset(&target, 0, sizeof(FetchColumns))
+        target.records_max = count
+        target.headers.sources = sources
+        target.headers.ends = &ends[0]
+        self._fault_init(&fault)
+        try:
+            with nogil:
+                status = fetch_decode(found, offset, bound, &target, &sizes, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            columns.header_offsets = ends.base
+            columns.header_data, _ = copied_cells(&target.headers, count, ends[count], 0)
+        finally:
+            free(sources)
+        return 0
 
     cdef list _records(
         self, ReadRange* found, int64_t offset, int64_t record_count, bytes prefix, dict newest

@@ -32,5 +32,7 @@ cdef class BatchHeader:
 cdef Record make_record(
     const NativeRecord* native, str topic, int partition, int timestamp_type)
 
+cdef tuple decode_headers(const uint8_t* at, const uint8_t* end)
+
 cdef int check_identity(
     Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t base_sequence) except -1

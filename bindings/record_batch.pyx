@@ -81,18 +81,15 @@ cdef Record make_record(
     if native.value_bytes >= 0:
         record.value = PyBytes_FromStringAndSize(<const char*>native.value, native.value_bytes)
     if native.header_count > 0:
-        record.headers = decode_headers(native)
+        record.headers = decode_headers(native.headers, native.headers + native.headers_bytes)
     return record
 
 
-cdef tuple decode_headers(const NativeRecord* native):
-    """Headers of a record whose header section the cursor found whole."""
-    cdef const uint8_t* at = native.headers
-    cdef const uint8_t* end = native.headers + native.headers_bytes
+cdef tuple decode_headers(const uint8_t* at, const uint8_t* end):
+    """Headers of a record, past their count; the cursor found them whole."""
     cdef int32_t length = 0
-    cdef int32_t _index
     cdef list pairs = []
-    for _index in range(native.header_count):
+    while at < end:
         at = load_varint(at, end, &length)
         name = PyBytes_FromStringAndSize(<const char*>at, length).decode("utf-8", "replace")
         at += length

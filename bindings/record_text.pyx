@@ -4,7 +4,6 @@
 from eoslog import errors
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
@@ -16,6 +15,8 @@ from eoslog.native.json_text cimport (
 )
 from eoslog.native.record_text cimport RecordCells, csv_records_store, json_records_store
 from eoslog.native.text_records cimport TextBuffer, buffer_free, buffer_reserve
+from eoslog.native.utf8 cimport utf8_end
+from eoslog.native.varint cimport load_varint
 
 CSV_NAMES = "topic,partition,offset,timestamp,key,value,headers"
 cdef const uint8_t* NO_CELLS = b"\0"
@@ -86,9 +87,10 @@ cdef class RecordText:
         if columns.value_validity is not None:
             value_validity = columns.value_validity
             cells.value_validity = &value_validity[0]
-        if columns.headers is not None:
+        if columns.header_offsets is not None:
             self._headers.used_bytes = 0
-            header_ends = store_headers(&self._headers, columns.headers)
+            header_ends = store_headers(
+                &self._headers, columns.header_data, columns.header_offsets)
             cells.header_data = self._headers.data
             cells.header_ends = &header_ends[0]
         with nogil:
@@ -131,34 +133,48 @@ cdef class RecordText:
         self._exports -= 1
 
 
-cdef object store_headers(TextBuffer* buffer, list headers):
+cdef object store_headers(
+    TextBuffer* buffer, const uint8_t[::1] data, const int32_t[::1] header_ends
+):
     """Append the headers of each record as JSON; return where those of each end."""
     import numpy
-    cdef int64_t[::1] ends = numpy.zeros(len(headers) + 1, numpy.int64)
-    cdef Py_ssize_t index, size
-    cdef const char* text
-    cdef bytes data
+    cdef int64_t[::1] ends = numpy.zeros(header_ends.shape[0], numpy.int64)
+    cdef const uint8_t* at = &data[0]
+    cdef const uint8_t* end
+    cdef Py_ssize_t index
+    cdef int32_t size = 0
     cdef uint8_t opening
-    for index, pairs in enumerate(headers):
+    for index in range(1, header_ends.shape[0]):
+        end = &data[0] + header_ends[index]
         opening = c'['
-        for name, value in pairs:
-            text = PyUnicode_AsUTF8AndSize(name, &size)
-            store_header(buffer, opening, <const uint8_t*>text, size, c'[')
-            data = value
-            if data is None:
-                store_header(buffer, c',', NULL, -1, c' ')
-            else:
-                store_header(
-                    buffer, c',', <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data),
-                    c' ')
+        while at < end:
+            at = load_varint(at, end, &size)
+            store_name(buffer, opening, at, size)
+            at = load_varint(at + size, end, &size)
+            store_header(buffer, c',', at, size, c' ')
+            at += max(size, 0)           # -1 for null.
             buffer.data[buffer.used_bytes] = c']'
             buffer.used_bytes += 1
             opening = c','
         if opening == c',':
             buffer.data[buffer.used_bytes] = c']'
             buffer.used_bytes += 1
-        ends[index + 1] = buffer.used_bytes
+        ends[index] = buffer.used_bytes
     return ends.base
+
+
+cdef int store_name(
+    TextBuffer* buffer, uint8_t opening, const uint8_t* name, int32_t size
+) except -1:
+    """Append a header's name: what is not UTF-8 in it is replaced, as for a consumer."""
+    cdef Py_ssize_t text_size
+    cdef const char* text
+    cdef str replaced
+    if utf8_end(name, name + size) == name + size:
+        return store_header(buffer, opening, name, size, c'[')
+    replaced = (<const char*>name)[:size].decode("utf-8", "replace")
+    text = PyUnicode_AsUTF8AndSize(replaced, &text_size)
+    return store_header(buffer, opening, <const uint8_t*>text, text_size, c'[')
 
 
 cdef int store_header(

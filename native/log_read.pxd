@@ -26,8 +26,8 @@ cdef struct FetchSizes:
     int64_t header_count
     int64_t next_offset
 
-# Keys or values of records, cell after cell: where fetch_decode found them, and where their bytes
-# go. `ends` has room for one more than the records; its first is 0.
+# Keys, values or headers of records, cell after cell: where fetch_decode found them, and where
+# their bytes go. `ends` has room for one more than the records; its first is 0.
 cdef struct FetchCells:
     const uint8_t** sources          # NULL: the record has none.
     int32_t* ends
@@ -40,6 +40,7 @@ cdef struct FetchColumns:
     int64_t* timestamps
     FetchCells keys
     FetchCells values
+    FetchCells headers               # As a record has them, past their count.
 
 cdef Status read_open(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, bint committed,

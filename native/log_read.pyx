@@ -383,6 +383,8 @@ cdef Status fetch_decode(
         columns.keys.ends[0] = 0
     if columns.values.ends != NULL:
         columns.values.ends[0] = 0
+    if columns.headers.ends != NULL:
+        columns.headers.ends[0] = 0
     filter_rewind(&found.filter)
     while position < found.data_bytes and not is_full:
         passed_bytes = passed_over(found, position, sizes)
@@ -466,6 +468,8 @@ cdef inline void put_record(
         put_cell(&columns.keys, row, record.key, record.key_bytes)
     if columns.values.ends != NULL:
         put_cell(&columns.values, row, record.value, record.value_bytes)
+    if columns.headers.ends != NULL:
+        put_cell(&columns.headers, row, record.headers, record.headers_bytes)
 
 
 cdef inline void put_cell(

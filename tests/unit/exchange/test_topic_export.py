@@ -7,9 +7,11 @@ import os
 from datetime import UTC, datetime
 
 import pytest
+from reference_model import batch_codec
 from stores import values_of
 
 import eoslog
+from eoslog.bindings.record_batch import crc32c
 from eoslog.errors import (
     InvalidRecordError,
     InvalidRequestError,
@@ -45,6 +47,31 @@ def exported(store, **options):
     assert result.records == len(values)
     assert result.file is None
     return values
+
+
+def test_headers_are_those_that_a_consumer_gets(store):
+    """Also where another client wrote a name that is no UTF-8."""
+    headers = (("a-nme", b"\xff"), ("n", None), ("n", b""), ("n", b'"\n'), ("", "\u00e9".encode()))
+    records = [
+        batch_codec.ModelRecord(0, 5, None, b"v"),
+        batch_codec.ModelRecord(1, 5, None, b"v", headers),
+        batch_codec.ModelRecord(2, 5, None, b"v"),
+    ]
+    batch = bytearray(batch_codec.encode_batch(records)).replace(b"a-nme", b"a\xf0\x9fme")
+    batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+    store.create_topic("t")
+    store.partition("t", 0).append_batch(bytes(batch))
+    with store.consumer() as consumer:
+        consumer.assign([("t", 0)])
+        polled = consumer.poll(timeout=5)
+    assert polled[1].headers[0] == ("a\N{REPLACEMENT CHARACTER}me", b"\xff")
+    text = io.BytesIO()
+    eoslog.export_topic(store, "t", text)
+    first, second, third = (json.loads(line)["headers"] for line in text.getvalue().splitlines())
+    assert first == third == []
+    names = [name for name, _ in polled[1].headers]
+    assert [name for name, _ in second] == names
+    assert [value for _, value in second] == [{"base64": "/w=="}, None, "", '"\n', "\u00e9"]
 
 
 def test_all_partitions_or_some_and_ranges_of_them(topic):
