@@ -80,10 +80,11 @@ cdef uint8_t* csv_text_store(uint8_t* out, const uint8_t* data, int64_t bytes) n
 
     There is room for 2 bytes, and 2 for each of its bytes.
     """
-    cdef const uint8_t* end = data + bytes
+    cdef const uint8_t* end
     cdef const uint8_t* quote
     if bytes < 0:
         return out
+    end = data + bytes
     if utf8_end(data, end) != end:
         return NULL
     out[0] = c'"'
