@@ -270,6 +270,8 @@ class PolledWork:
         is_retried = self.is_begun and self.settings.is_retried and failed_before is None
         if not is_retried or not _is_of_a_record(error):
             return False
+        if self.is_processed and not isinstance(error, EoslogError):
+            return False  # A signal handler's, maybe after the commit: nothing of it is done again.
         self.is_begun = self.is_processed = False
         if len(records) > 1:
             _log.warning("%d records are tried again, one by one: %r", len(records), error)

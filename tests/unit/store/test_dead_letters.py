@@ -292,6 +292,23 @@ def test_a_topic_that_takes_no_such_record_ends_the_loop_and_loses_nothing(topic
     check_all_done(topics)
 
 
+def test_a_signal_handlers_error_after_a_commit_has_nothing_done_again(topics, monkeypatch):
+    def handler(_: ProducerClass) -> None:
+        raise TimeoutError
+
+    def process(producer: Producer, records: list[Record]) -> None:
+        for record in records:
+            producer.send("out", record.value, on_delivery=lambda *_: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProducerClass, "_report_transactions", handler)
+        with pytest.raises(TimeoutError):
+            run(topics, process, max_attempts=3, dead_letter=DEAD)
+    assert run(topics, process, max_attempts=3, dead_letter=DEAD) == 0
+    found = [value for number in range(2) for value in values_of(topics, "out", number)]
+    assert sorted(found) == sorted(b"%d" % number for number in range(20))
+
+
 STEPS = [
     Kill(owner, name, nth, when)
     for owner, name, calls in (
