@@ -106,10 +106,12 @@ class Deliveries:
 
         self.report(error_of)
 
-    def report_transactions(self, error: Exception | None) -> None:
+    def report_transactions(self, error: Exception | None, *, in_doubt: bool) -> None:
         """Report the records of transactions that have ended, and with an error those of the open
-        one, of which this producer will hear nothing more.
+        one, of which this producer will hear nothing more; `in_doubt` if it may be committed.
         """
+        if error is not None and in_doubt:
+            error = _in_doubt(error)
         with self._lock:
             found = {Delivery._make(one).report for one in self._waiting}
             if error is None:
@@ -156,7 +158,7 @@ class Deliveries:
 
 
 def _in_doubt(error: Exception) -> Exception:
-    """Return the error for a record that is in the log, and may not survive a power cut."""
+    """Return the error for a record that may be in the log for good, or not."""
     found = copy(error)
     if isinstance(found, EoslogError):
         found.outcome = "unknown"

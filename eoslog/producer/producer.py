@@ -510,7 +510,8 @@ class Producer(Sender):
             self._accumulator.refuse(closed_error)
         transactions.release()
         if self._deliveries is not None:
-            self._deliveries.report_transactions(failed or (refusal or _undecided_error)())
+            error = failed or (refusal or _undecided_error)()
+            self._deliveries.report_transactions(error, in_doubt=transactions.may_be_decided)
         if failed is not None:
             raise failed
 
@@ -524,7 +525,9 @@ class Producer(Sender):
     def _report_transactions(self) -> None:
         if self._deliveries is not None:
             refusal = self._accumulator.refusal
-            self._deliveries.report_transactions(None if refusal is None else refusal())
+            error = None if refusal is None else refusal()
+            in_doubt = self._manager().may_be_decided
+            self._deliveries.report_transactions(error, in_doubt=in_doubt)
 
     def _end_gathering(self) -> list[EoslogError | MemoryError]:
         """Append what was gathered, and take nothing more: one step for those who send. The caller

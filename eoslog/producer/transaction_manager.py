@@ -81,6 +81,7 @@ class TransactionManager(ClientTransaction):
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self.is_prepared = False  # The open transaction: only its answer ends it.
+        self._is_cut_short = False  # Its commit: an interrupt or a foreign error came into it.
         self.was_late = False  # It was aborted here, being older than its timeout.
         self.entry: TransactionEntry | None = None
         self.opened: dict[TopicPartition, OpenedPart] = {}
@@ -134,6 +135,11 @@ class TransactionManager(ClientTransaction):
         )
 
     @property
+    def may_be_decided(self) -> bool:
+        """True if the open transaction may be decided without this producer's knowledge."""
+        return self.is_prepared or self._is_cut_short
+
+    @property
     def is_ended(self) -> bool:
         """True if the transaction of a block was ended there; what a close aborted was not."""
         return self.state in ENDED and not self._is_cut_off
@@ -156,6 +162,7 @@ class TransactionManager(ClientTransaction):
         """Do what an error means for this producer; the error as the caller is to see it."""
         if not isinstance(error, EoslogError) or isinstance(error, ConcurrentAccessError):
             if self.state is S.COMMITTING_TRANSACTION:
+                self._is_cut_short = True
                 self.move(S.PREPARED_TRANSACTION if self.is_prepared else S.ABORTABLE_ERROR)
             return error
         seen = as_the_client_sees(self._explained(error), request)
@@ -424,7 +431,9 @@ class TransactionManager(ClientTransaction):
     def commit_otherwise(self) -> None:
         """Commit in another state than an open transaction that takes records, or raise."""
         self.check_usable()
-        if self.state is not S.COMMITTING_TRANSACTION:
+        if self.state is S.COMMITTING_TRANSACTION:
+            self._is_cut_short = True
+        else:
             self.move(S.COMMITTING_TRANSACTION)
         self.check_in_time()
         self._over(self._commit_on())
@@ -459,7 +468,7 @@ class TransactionManager(ClientTransaction):
     def _over(self, answer: tuple[int, int] | None) -> None:
         """The transaction is over; None: the coordinator never heard of it."""
         self._cause = None
-        self.is_prepared = False
+        self.is_prepared = self._is_cut_short = False
         if answer is None:
             self.ended_without()
         else:
@@ -498,6 +507,7 @@ class TransactionManager(ClientTransaction):
                 self._is_cut_off = True
                 self.abort()
             elif self.state is S.COMMITTING_TRANSACTION:
+                self._is_cut_short = True
                 self._end_cut_commit()
         except EoslogError as error:
             return error

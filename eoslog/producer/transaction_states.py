@@ -61,9 +61,8 @@ ENDED = (_S.READY, _S.PREPARED_TRANSACTION)
 ALLOWED_FROM: Mapping[ClientState, frozenset[ClientState]] = MappingProxyType(
     {
         _S.UNINITIALIZED: frozenset({_S.READY, _S.ABORTABLE_ERROR}),
-        _S.INITIALIZING: frozenset(
-            {_S.UNINITIALIZED, _S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION}
-        ),
+        # Ours: an end that was cut short goes on; what was gathered would be of the next one.
+        _S.INITIALIZING: frozenset({_S.UNINITIALIZED}),
         _S.READY: frozenset({_S.INITIALIZING, _S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION}),
         _S.IN_TRANSACTION: frozenset({_S.READY}),
         # Ours: a prepared one whose commit failed before the decision stays prepared.

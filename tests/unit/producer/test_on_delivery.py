@@ -19,6 +19,7 @@ from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
     IllegalStateError,
+    InvalidTxnStateError,
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
@@ -28,6 +29,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.producer.producer import Producer
+from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of
 
@@ -125,6 +127,15 @@ def refuse(monkeypatch, name, error, number=None, times=None):
         return original(partition, *arguments, **named)
 
     monkeypatch.setattr(UnifiedLog, name, call)
+
+
+def raising(error):
+    """Return a method that raises."""
+
+    def call(*_):
+        raise error
+
+    return call
 
 
 def test_what_stays_gathered_after_an_error_is_reported_when_it_is_settled(topic, monkeypatch):
@@ -263,6 +274,55 @@ def test_a_prepared_transaction_is_settled_by_its_completion_or_not_here(topic):
     assert told.calls == [(None, "t", 0, 0)]
     assert late.calls == [(LogClosedError, "t", 0, -1)]
     assert late.errors[0].outcome == "unknown"
+
+
+@pytest.mark.parametrize("then", ["abort", "complete", "taken over"])
+def test_what_another_has_decided_is_in_doubt_here(topic, then):
+    told = Told()
+    producer = ready(topic)
+    producer.begin_transaction()
+    producer.send("t", b"x", partition=0, on_delivery=told)
+    topic.commit_prepared([producer.prepare_transaction()])
+    if then == "taken over":
+        ready(topic)
+    with pytest.raises((InvalidTxnStateError, ProducerFencedError)):
+        if then == "abort":
+            producer.abort_transaction()
+        else:
+            producer.complete_transaction(None)
+    assert [error.outcome for error in told.errors] == ["unknown"]
+    assert values_of(topic, "t") == [b"x"]
+
+
+def test_a_commit_that_a_signal_handler_cuts_short_leaves_its_records_in_doubt(
+    topic, caplog, monkeypatch
+):
+    """Its error is no error of the commit, which is decided."""
+    caplog.set_level(logging.DEBUG, TransactionManager.__module__)
+    monkeypatch.setattr(TransactionManager, "log_commit", raising(ZeroDivisionError))
+    told = Told()
+    producer = ready(topic)
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        producer.send("t", b"x", partition=0, on_delivery=told)
+    assert [error.outcome for error in told.errors] == ["unknown"]
+    assert values_of(topic, "t") == [b"x"]
+
+
+def test_no_second_init_passes_over_a_commit_that_was_cut_short(topic, monkeypatch):
+    """Its records would be those of the next transaction."""
+    told = Told()
+    producer = ready(topic)
+    producer.begin_transaction()
+    producer.send("t", b"x", partition=0, on_delivery=told)
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionManager, "filled_pairs", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    with pytest.raises(IllegalStateError, match="call it again"):
+        producer.init_transactions()
+    producer.commit_transaction()
+    assert told.calls == [(None, "t", 0, 0)]
+    assert values_of(topic, "t") == [b"x"]
 
 
 def test_after_a_commit_that_failed_the_abort_reports(topic, monkeypatch):

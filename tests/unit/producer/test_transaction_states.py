@@ -27,10 +27,11 @@ from eoslog.producer.transaction_states import (
 )
 
 # Kafka's table, written down once more: target, then the states it may follow on. Ours is that a
-# prepared transaction whose commit failed stays prepared.
+# prepared transaction whose commit failed stays prepared, and that no end which was cut short is
+# passed over by a second init_transactions() (Kafka's client makes that move itself).
 TABLE = """
 UNINITIALIZED: READY ABORTABLE_ERROR
-INITIALIZING: UNINITIALIZED COMMITTING_TRANSACTION ABORTING_TRANSACTION
+INITIALIZING: UNINITIALIZED
 READY: INITIALIZING COMMITTING_TRANSACTION ABORTING_TRANSACTION
 IN_TRANSACTION: READY
 PREPARED_TRANSACTION: IN_TRANSACTION INITIALIZING COMMITTING_TRANSACTION
