@@ -317,17 +317,23 @@ def _one_by_one(piece: Piece) -> list[Piece]:
     return found[::-1]
 
 
-def _is_of_a_record(error: BaseException | None) -> bool:
+def _is_of_a_record(error: Exception) -> bool:
     """True if an error may be that of a record, and not of the store, a topic or the group. What
     caused it counts too: a transaction says by its own error that a call in it failed.
     """
-    if isinstance(error, TransactionAbortableError):
-        return _is_of_a_record(error.__cause__)
-    if isinstance(error, EoslogError) and (error.fatal or error.retriable or error.abortable):
-        return False
-    if error is None or isinstance(error, _NEVER_OF_A_RECORD):
-        return False
-    return error.__cause__ is None or _is_of_a_record(error.__cause__)
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:  # "raise e from e" makes a circle.
+        seen.add(id(one))
+        if isinstance(one, TransactionAbortableError):
+            if one.__cause__ is None:
+                return False
+        elif isinstance(one, _NEVER_OF_A_RECORD) or (
+            isinstance(one, EoslogError) and (one.fatal or one.retriable or one.abortable)
+        ):
+            return False
+        one = one.__cause__
+    return True
 
 
 def dead_letter_headers(record: Record, error: Exception) -> list[tuple[str, bytes | None]]:

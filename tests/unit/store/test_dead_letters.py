@@ -292,6 +292,15 @@ def test_a_topic_that_takes_no_such_record_ends_the_loop_and_loses_nothing(topic
     check_all_done(topics)
 
 
+def test_an_error_that_is_its_own_cause_is_one_of_a_record(topics):
+    def process(producer: Producer, records: list[Record]) -> None:
+        error = ValueError("a circle")
+        raise error from error
+
+    assert run(topics, process, dead_letter=DEAD) == 20
+    assert len(dead_of(topics)) == 20
+
+
 def test_a_signal_handlers_error_after_a_commit_has_nothing_done_again(topics, monkeypatch):
     def handler(_: ProducerClass) -> None:
         raise TimeoutError
