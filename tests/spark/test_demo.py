@@ -100,7 +100,7 @@ def no_java_of_its_own(tmp_path):
     folder.mkdir()
     for directory in os.get_exec_path():
         for path in Path(directory).glob("*") if directory else ():
-            if path.name != "java" and not (folder / path.name).exists():
+            if path.name != "java" and not (folder / path.name).is_symlink():
                 (folder / path.name).symlink_to(path)
     kept = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
     return {**kept, "PATH": str(folder), "XDG_CACHE_HOME": str(tmp_path)}

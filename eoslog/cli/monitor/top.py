@@ -215,7 +215,7 @@ def headline(store: "eoslog.Store", shown: dict[str, Any]) -> str:
     """Return the line above the tables."""
     count = len(shown["processes"])
     open_in = f"open in {count} process{'' if count == 1 else 'es'}"
-    return f"{store.path}: durability {shown['durability']}, {open_in}"
+    return f"{open_in}, durability {shown['durability']}: {store.path}"
 
 
 def table_of(name: str, shown: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
@@ -232,7 +232,8 @@ def drawn(store: "eoslog.Store", shown: dict[str, Any], height: int) -> "Rendera
 
     tables = [table_of(name, shown) for name in SECTIONS]
     left = max(0, height - 2 - _LINES_OF_TABLE * len(tables))
-    parts: list[RenderableType] = [Text(headline(store, shown))]
+    first = Text(headline(store, shown), no_wrap=True, overflow="ellipsis")
+    parts: list[RenderableType] = [first]
     for number, (columns, rows) in enumerate(tables):
         share = left // (len(tables) - number)
         count = len(rows) if len(rows) <= share else max(0, share - 1)

@@ -89,7 +89,7 @@ def test_a_store_that_is_closed_is_shown_as_it_is(store, store_path):
 def test_one_look_as_tables(store, store_path):
     answer = call("top", "--once", "--interval", "0.1", "--store", store_path)
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"{store_path}: durability process, open in 1 process"
+    assert lines[0] == f"open in 1 process, durability process: {store_path}"
     names = [line.split()[0] for line in lines if line.strip() and "─" not in line][1:]
     assert names == [
         *("topic", "bills", "orders", "group", "readers", "transaction", "process"),
