@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def test_each_public_name_is_described():
 
 
 def test_each_fixture_is_described():
-    plugin = Path(eoslog.__file__).parent / "testing" / "pytest_eoslog" / "__init__.py"
-    fixtures = re.findall(r"^def (eoslog_\w+)\(", plugin.read_text(), re.MULTILINE)
+    plugin = find_spec("pytest_eoslog")
+    assert plugin is not None
+    fixtures = re.findall(r"^def (eoslog_\w+)\(", Path(plugin.origin).read_text(), re.MULTILINE)
     found = [name.partition(".")[2] for name in DESCRIBED if name.startswith("pytest_eoslog.")]
     assert found == fixtures
 
