@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Concatenate, Never, ParamSpec, Self, TypeVar, overload
 
 from eoslog.aio.calls import NOT_BEGUN, Calls, awaited, until_over
 from eoslog.aio.opening import ClosedByBlock
@@ -298,3 +298,13 @@ class AsyncConsumer(ClosedByBlock):
             if partition.log_end_offset > end:
                 return True
         return self._internals.lag() > 0
+
+
+async def with_consumer(
+    consumer: AsyncConsumer,
+    function: Callable[Concatenate[Consumer, P], T],
+    *arguments: P.args,
+    **named: P.kwargs,
+) -> T:
+    """Return `function(consumer, ...)` of the synchronous consumer: one call, in a thread."""
+    return await consumer._call(function, consumer._consumer, *arguments, **named)

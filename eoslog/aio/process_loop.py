@@ -8,12 +8,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 
-from eoslog.aio.consumer import AsyncConsumer
+from eoslog.aio.consumer import AsyncConsumer, with_consumer
 from eoslog.aio.producer import AsyncTransactionalProducer
 from eoslog.aio.store import AsyncStore
 from eoslog.bindings.record_batch import Record
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import UnstableOffsetCommitError
 from eoslog.producer.transactional_producer import end_refused
 from eoslog.store.process_loop import (
     ENDS_BY_ITSELF,
@@ -24,6 +23,8 @@ from eoslog.store.process_loop import (
     check_done,
     check_shared_topics,
     checked_settings,
+    next_offsets,
+    waits_for_a_decision,
 )
 
 Process = Callable[[AsyncTransactionalProducer, list[Record]], Awaitable[object]]
@@ -103,11 +104,14 @@ async def _run(store: AsyncStore, process: Process, settings: LoopSettings) -> i
         while not settings.is_stopped():
             records = await _polled(store, consumer, settings)
             if records:
-                work = PolledWork(records, await _next_offsets(consumer, records), settings)
+                ends = await with_consumer(consumer, next_offsets, records)
+                work = PolledWork(records, ends, settings)
                 count += await _process_polled(producer, consumer, process, work)
                 if work.is_stopped:
                     break
-            elif settings.until_caught_up and not await _waits_for_a_decision(consumer):
+            elif settings.until_caught_up and not await with_consumer(
+                consumer, waits_for_a_decision
+            ):
                 break
     return count
 
@@ -173,21 +177,3 @@ async def _polled(
         wait_s = min(deadline_s - loop.time(), LOOK_EVERY_S)
         if records or wait_s <= 0:
             return records
-
-
-async def _next_offsets(
-    consumer: AsyncConsumer, records: Iterable[Record]
-) -> dict[TopicPartition, int]:
-    """Return the offsets to commit after these records, which one poll gave."""
-    partitions = {TopicPartition(record.topic, record.partition) for record in records}
-    return {where: await consumer.position(where) for where in sorted(partitions)}
-
-
-async def _waits_for_a_decision(consumer: AsyncConsumer) -> bool:
-    """True if an open transaction of another loop may move the group: it cannot begin before."""
-    for where in consumer.assignment():
-        try:
-            await consumer.position(where)
-        except UnstableOffsetCommitError:
-            return True
-    return False

@@ -386,7 +386,7 @@ def _run(
                 count += _process_polled(producer, consumer, process, work)
                 if work.is_stopped:
                     break
-            elif settings.until_caught_up and not _waits_for_a_decision(consumer):
+            elif settings.until_caught_up and not waits_for_a_decision(consumer):
                 break
     return count
 
@@ -470,7 +470,7 @@ def check_shared_topics(store: "Store", settings: LoopSettings) -> None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
 
 
-def _waits_for_a_decision(consumer: "Consumer") -> bool:
+def waits_for_a_decision(consumer: "Consumer") -> bool:
     """True if an open transaction of another loop may move the group: it cannot begin before."""
     for where in consumer.assignment():
         try:
