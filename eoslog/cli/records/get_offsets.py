@@ -7,9 +7,8 @@ import click
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.completion import complete_topics
-from eoslog.cli.options import Settings, as_duration_ms, as_moment_ms, echo_json, shared_options
-from eoslog.cli.records.topic_reader import WantedPartitions
-from eoslog.common import clock
+from eoslog.cli.options import Settings, echo_json, shared_options
+from eoslog.cli.records.topic_reader import WantedPartitions, as_time_or_age_ms
 from eoslog.store.store import offset_bounds_of
 
 # Kafka's names, and its numbers for them.
@@ -40,7 +39,9 @@ def get_offsets(
     """
     wanted = WantedPartitions(topic, partitions)
     time = _NAMES.get(time, time)
-    moment_ms = -1 if time in _NAMES.values() else _moment_ms(time)
+    moment_ms = -1
+    if time not in _NAMES.values():
+        moment_ms = int(time) if time.isdecimal() else as_time_or_age_ms(time, "--time")
     with settings.read() as store:
         rows = [
             {**where._asdict(), "offset": offset, "timestamp_ms": timestamp_ms}
@@ -79,11 +80,3 @@ def _newest(log: "eoslog.Partition") -> tuple[int, int] | None:
     times = {int(str(one["largest_timestamp_ms"])) for one in log.segments()}
     found = (log.offset_for_timestamp(one) for one in sorted(times, reverse=True) if one >= 0)
     return next((one for one in found if one is not None), None)
-
-
-def _moment_ms(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    if text.startswith("P"):
-        return max(0, clock.now_ms() - as_duration_ms(text, "--time"))
-    return max(0, as_moment_ms(text, "--time"))

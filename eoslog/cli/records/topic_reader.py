@@ -39,9 +39,7 @@ class Bound(NamedTuple):
             return cls()
         if text.isdecimal():
             return cls(offset=int(text))
-        if text.startswith("P"):
-            return cls(moment_ms=max(0, clock.now_ms() - as_duration_ms(text, option)))
-        return cls(moment_ms=max(0, as_moment_ms(text, option)))
+        return cls(moment_ms=as_time_or_age_ms(text, option))
 
     def offset_in(self, log: UnifiedLog, isolation: str) -> int:
         """Return the offset in a partition. Raises OffsetOutOfRangeError."""
@@ -53,6 +51,13 @@ class Bound(NamedTuple):
             return end
         check_offset(log.topic_partition, self.offset, log.log_start_offset, end)
         return self.offset
+
+
+def as_time_or_age_ms(text: str, option: str) -> int:
+    """Milliseconds since 1970 of a time, or of an age (PT10M) before now; none is below 0."""
+    if text.startswith("P"):
+        return max(0, clock.now_ms() - as_duration_ms(text, option))
+    return max(0, as_moment_ms(text, option))
 
 
 class WantedPartitions:
