@@ -6,13 +6,12 @@ at each moment, completes what the dead one decided, and lets go of what it held
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.fork import WITHIN, Kill, dies_in_child, in_child
+from harness.fork import WITHIN, Fork, Kill, dies_in_child, in_child
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -513,13 +512,10 @@ def test_jobs_of_two_processes_take_turns(path, store, durability):
                 for version, messages in enumerate(theirs)
             )
 
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(in_child(other)))
-    thread.start()
-    for version, messages in enumerate(mine):
-        assert store.commit_staged("mine", version, messages).committed
-    thread.join()
-    assert answers == [rounds]
+    with Fork(lambda _: other()) as child:
+        for version, messages in enumerate(mine):
+            assert store.commit_staged("mine", version, messages).committed
+        assert child.end() == rounds
     found = visible_numbers(store)
     assert sorted(one for held in found.values() for one in held) == sorted(
         [*BEFORE, *range(1000, 1080), *range(2000, 2080)]

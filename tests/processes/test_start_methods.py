@@ -6,6 +6,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import pickle
+import threading
 
 import pytest
 from harness.crew import TIMEOUT_S, Crew, MemberError
@@ -150,11 +151,18 @@ def test_forks_of_forks(tmp_path):
 
 
 def fork_while_threads_write(hand, rounds):
-    """Forks at any instant of other threads' appends; the child must not wait for their locks."""
+    """Forks at any instant of other threads' appends; the child must not wait for their locks.
+
+    Only once they append: a fork within a thread's first import leaves Python's lock of the module
+    to the child, for good.
+    """
     stop = False
+    writing = threading.Semaphore(0)
 
     def write():
         with hand.store.producer() as producer:
+            producer.append(TOPIC, partition=0, values=[b"x" * 100])
+            writing.release()
             while not stop:
                 producer.append(TOPIC, partition=0, values=[b"x" * 100])
 
@@ -166,6 +174,8 @@ def fork_while_threads_write(hand, rounds):
 
     for _ in range(2):
         hand.in_thread(write)
+    for _ in range(2):
+        assert writing.acquire(timeout=TIMEOUT_S)
     for _ in range(rounds):
         in_child(child, seconds=60)
     stop = True

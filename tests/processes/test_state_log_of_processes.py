@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.crew import QUIET, TIMEOUT_S, Crew, Member
-from harness.fork import Kill, dies_in_child, in_child
+from harness.crew import QUIET, Crew, Member
+from harness.fork import Fork, Kill, dies_in_child
 from harness.member_main import Hand
 
 import eoslog
@@ -614,12 +614,9 @@ def test_threads_and_processes_take_names_from_each_other(path, store):
             run_in_threads(lambda: wrestle(joined), 2)
         return "done"
 
-    answers: list[Any] = []
-    child = threading.Thread(target=lambda: answers.append(in_child(other)))
-    child.start()
-    run_in_threads(lambda: wrestle(store), 2)
-    child.join(TIMEOUT_S)
-    assert answers == ["done"]
+    with Fork(lambda _: other()) as child:
+        run_in_threads(lambda: wrestle(store), 2)
+        assert child.end() == "done"
     found = values_of(store)
     for name in ("a", "b"):
         assert store.producer(name=name).next_sequence(TOPIC, 0) == found.count(name.encode())
