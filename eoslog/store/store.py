@@ -187,12 +187,12 @@ class Store:
             return self  # noqa: TRY300 -- inside the guard.
         except BaseException:
             # Only an interrupt's traceback has the object, which must not keep the store open.
+            try:
+                self._give_up_opening()
+            except BaseException:
+                self._give_up_opening()  # A second interrupt came before its end.
+                raise
             with self._files.paths.errors_as_shown():
-                try:
-                    self._give_up_opening()
-                except BaseException:
-                    self._give_up_opening()  # A second interrupt came before its end.
-                    raise
                 raise
 
     def _log_opening(self, began_s: float) -> None:

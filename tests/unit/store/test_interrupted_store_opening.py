@@ -6,6 +6,7 @@ The exception is kept, as a debugger or the block of an `except` does, and all t
 import gc
 import shutil
 import signal
+import sys
 
 import pytest
 from crash.interrupted_lines import interrupted_at
@@ -109,48 +110,82 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
         assert not store.verify()
 
 
-# Every so-and-so-many-th place of an opening, and some of the first of what clears up behind it.
-CLEARING_UP = (1, 2, 4, 7)
+class InterruptedTwice:
+    """Openings with an interrupt at a place, and another one a few places later."""
+
+    def __init__(self, path):
+        self.path = path
+        self._first, self._second, self._to_come = Steps(), Steps(), []
+
+    def __enter__(self):
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        gc.disable()
+        return self
+
+    def __exit__(self, *error):
+        gc.enable()
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupted(self, _number, _frame):
+        if self._to_come:
+            self._second.arm(self._to_come.pop())
+        raise KeyboardInterrupt
+
+    def place_count(self):
+        """Open it without an interrupt; return the number of places."""
+        with self._first.armed(1 << 30):
+            store = eoslog.open(self.path, durability="process")
+        store.close()
+        return self._first.count
+
+    def opening_leaves_it(self, place, later):
+        """Interrupt an opening; check that it can be opened. False if the opening ended before."""
+        self._to_come[:] = [later]
+        store = None
+        try:
+            with self._first.armed(place):
+                store = eoslog.open(self.path, durability="process")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)  # Also the trace that begins as the first one ends.
+        was_cut = self._first.count >= place
+        if store is not None:
+            store.close()
+        store = None
+        gc.collect()
+        places = f"{self._first.last}, then {self._second.last}"
+        with eoslog.open(self.path, durability="process") as store:
+            assert parts_of(store).files.session.first, places
+        return was_cut
+
+
+# How many places after the first interrupt the second one comes: where the opening clears up.
+LATER = (1, 2, 4, 7)
 
 
 @pytest.mark.parametrize("stride", short_form([421, 211], 421))
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_second_interrupt_as_it_clears_up_keeps_nothing_for_good(path, in_short, stride):
     """What it left open goes with the exception."""
-    first, second, to_come = Steps(), Steps(), []
-
-    def interrupted_again(_number, _frame):
-        if to_come:
-            second.arm(to_come.pop())
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupted_again)
-    gc.disable()
-    try:
+    with InterruptedTwice(path) as opening:
         step, was_cut = 1, True
         while was_cut:
-            for behind in CLEARING_UP:
-                to_come[:] = [behind]
-                is_open = False
-                try:
-                    with first.armed(step):
-                        store = eoslog.open(path, durability="process")
-                    is_open = True
-                except KeyboardInterrupt:
-                    pass
-                was_cut = first.count >= step
-                if is_open:
-                    store.close()
-                store = None
-                gc.collect()
-                place = f"{first.last}, then {second.last}"
-                with eoslog.open(path, durability="process") as store:
-                    assert parts_of(store).files.session.first, place
+            for later in LATER:
+                was_cut = opening.opening_leaves_it(step, later)
             step += stride
-            gc.collect()
-    finally:
-        gc.enable()
-        signal.signal(signal.SIGINT, before)
     assert step > 5 * stride
+    with eoslog.open(path) as store:
+        assert not store.verify()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_second_interrupt_as_an_opening_ends_keeps_nothing_for_good(path, in_short):
+    """The background thread runs by then, and it has the store."""
+    with InterruptedTwice(path) as opening:
+        count = opening.place_count()
+        for place in range(count - 12, count + 1):
+            for later in range(1, 8):
+                opening.opening_leaves_it(place, later)
     with eoslog.open(path) as store:
         assert not store.verify()
