@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 
 from eoslog.aio.consumer import AsyncConsumer, with_consumer
-from eoslog.aio.producer import AsyncTransactionalProducer
+from eoslog.aio.producer import AsyncTransactionalProducer, synchronous
 from eoslog.aio.store import AsyncStore
 from eoslog.bindings.record_batch import Record
 from eoslog.common.topic_partition import TopicPartition
@@ -129,7 +129,7 @@ async def _process_polled(
             async with producer.transaction():
                 work.is_begun = True
                 if piece.error is None:
-                    with end_refused(producer._producer, ENDS_BY_ITSELF):
+                    with end_refused(synchronous(producer), ENDS_BY_ITSELF):
                         check_done(await _begun(process, producer, piece.records))
                 else:
                     await producer.send_and_wait(*work.dead_letter())

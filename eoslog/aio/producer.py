@@ -34,8 +34,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from eoslog.producer.internals import ProducerInternals
-from eoslog.producer.producer import Producer
+from eoslog.producer.producer import Producer, ProducerInternals
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import OPEN, ClientState
 from eoslog.producer.transactional_producer import TransactionalProducer
@@ -556,6 +555,11 @@ class AsyncTransaction:
             await self._producer._leave_block()
         else:
             await self._producer._abort_after(error)
+
+
+def synchronous(producer: AsyncTransactionalProducer) -> TransactionalProducer:
+    """Return the producer under it."""
+    return producer._producer
 
 
 def _checked_timestamp(timestamp_ms: int) -> int:

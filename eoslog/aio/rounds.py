@@ -34,8 +34,7 @@ from eoslog.bindings.accumulator import PartitionBuffer
 from eoslog.common.record_metadata import RecordMetadata
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
-from eoslog.producer.internals import ProducerInternals
-from eoslog.producer.producer import Producer
+from eoslog.producer.producer import Producer, ProducerInternals
 from eoslog.storage.topic_registry import TopicDescription
 
 T = TypeVar("T")

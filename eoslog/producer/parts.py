@@ -1,7 +1,6 @@
 """Parts that the producers of one store share."""
 
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import NamedTuple
 
 from eoslog.groups.offsets import GroupOffsets
 from eoslog.producer.linger import LingerTimer
@@ -13,10 +12,7 @@ from eoslog.transactions.producer_ids import ProducerIds
 
 
 class ProducerParts(NamedTuple):
-    """The parts of an open store that producers use.
-
-    `owners` has for each transactional id the producer of this process that took it over last.
-    """
+    """The parts of an open store that producers use."""
 
     engine: Engine
     state_log: CompactedLog
@@ -25,4 +21,3 @@ class ProducerParts(NamedTuple):
     names: NamedProducers
     group_offsets: GroupOffsets
     linger: LingerTimer
-    owners: WeakValueDictionary[str, Any]

@@ -350,14 +350,7 @@ class Producer(Sender):
             The store refuses.
         """
         with self._lock:
-            manager = self._manager()
-            prepared = manager.initialize(keep_prepared)
-        owners = self._store_parts.owners
-        replaced = owners.get(manager.transactional_id)
-        owners[manager.transactional_id] = self
-        if replaced is not None and replaced is not self and replaced._transactions is not None:
-            replaced._transactions.notice_replacement()
-        return prepared
+            return self._manager().initialize(keep_prepared)
 
     def send_offsets_to_transaction(
         self,
@@ -922,3 +915,19 @@ class Producer(Sender):
     def _follow_alterations(self) -> None:
         with self._lock:
             self._follow_topics()
+
+
+class ProducerInternals:
+    """The internal face of a producer, for its store and its asyncio client."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.transactions = producer._transactions
+        self.check_appendable = producer._check_appendable
+        self.forget_topic = producer._forget_deleted
+        self.follow_topics = producer._follow_alterations
+        self.leave_to_parent = producer._leave_to_parent
+        self._producer = producer
+
+    def append_batch(self, batch: PartitionBuffer) -> None:
+        """Append a batch that a client gathered itself."""
+        self._producer._append_batch(batch)

@@ -200,12 +200,12 @@ class TransactionManager(ClientTransaction):
     def notice_replacement(self) -> None:
         """Refuse records from now on if the transactional id was taken over.
 
-        Takes no lock: the caller holds another producer's. It only lets the user know sooner;
-        what keeps a fenced producer from writing is the entry.
+        Takes no lock: the caller holds the entry's. It only lets the user know sooner; what keeps a
+        fenced producer from writing is the entry.
         """
-        reason = self.owner.fenced_because
-        if reason is not None and self.accumulator.refusal is None:
-            self.accumulator.refuse(lambda: ProducerFencedError(reason))
+        owner = self.owner
+        if owner.fenced_because is not None and self.accumulator.refusal is None:
+            self.accumulator.refuse(lambda: ProducerFencedError(owner.fenced_because))
 
     # The coordinator's entry.
 
@@ -214,7 +214,8 @@ class TransactionManager(ClientTransaction):
         self.check_usable()
         if self.state is not S.INITIALIZING:
             self.move(S.INITIALIZING)
-        owner = TransactionOwner.here()
+        # From now on: what fences an owner that an interrupt left is this call.
+        self.owner = owner = TransactionOwner.here(self.notice_replacement)
         self.logs = _log.isEnabledFor(logging.DEBUG)  # It is not asked for each transaction.
         try:
             found = self._coordinator.init(
@@ -223,7 +224,6 @@ class TransactionManager(ClientTransaction):
             state_partition = self._store_parts.state_log.partition_of(self.transactional_id)
         except EoslogError as error:
             self.break_(error, Request.INIT)
-        self.owner = owner
         self.entry = found.entry
         self.set_entry(found.entry, owner, state_partition, found.producer_id, found.producer_epoch)
         if found.prepared is None:

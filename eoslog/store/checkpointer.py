@@ -34,7 +34,6 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.producer.internals import notice_replacements
 from eoslog.session.background_thread import BackgroundThread
 from eoslog.staging.on_demand import StagedJobs
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
@@ -500,11 +499,8 @@ class Checkpointer:
         """Abort the transactions that were open for too long, of any process."""
         if not self._next_timeout.has_come():
             return
-        coordinator = self._files.transactions
-        timed_out = abort_timed_out(coordinator, clock.now_ms())
+        timed_out = abort_timed_out(self._files.transactions, clock.now_ms())
         self._count("transactions_timed_out", timed_out)
-        if timed_out:
-            notice_replacements(self._live_producers())
 
     def _retry_transactions(self) -> None:
         """Complete and abort what could not be before."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from eoslog.bindings.counter_page import DURATION_BOUNDS_S
-from eoslog.store.metrics import StoreFigures
-from eoslog.store.store import Store
+from eoslog.store.metrics import StoreFigures, gather
+from eoslog.store.store import Store, parts_of
 
 Labels = dict[str, str]
 # Open transactions are counted by their age, each with all that are older.
@@ -28,7 +28,9 @@ class MetricFamily(NamedTuple):
 
 def metric_families(store: Store) -> list[MetricFamily]:
     """Return all metrics of an open store. Raises LogClosedError, StoreError."""
-    figures = store._gather_metrics()
+    parts = parts_of(store)
+    parts.files.engine.check_open()
+    figures = gather(parts.files, parts.checkpointer.metrics()["error_count"])
     return [*_of_offsets(figures), *_of_groups(figures), *_of_store(figures), *_counted(figures)]
 
 

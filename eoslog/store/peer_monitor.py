@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.shared_page import COUNTER_TOPICS
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
-from eoslog.producer.internals import notice_replacements
 from eoslog.staging.on_demand import StagedJobs
 from eoslog.storage.journal_replay import DeadJournals
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
@@ -138,10 +137,6 @@ class PeerMonitor:
         coordinator = self._files.transactions
         self._attempt(coordinator.recover_dead_peers, "settling transactions of dead processes")
         self._attempt(coordinator.entries.look_after_owners, "looking at owners of transactions")
-        self._attempt(self._notice_replacements, "looking at producers that were replaced")
-
-    def _notice_replacements(self) -> None:
-        notice_replacements(self._live_producers())
 
     def _notice_changes(self) -> None:
         self._files.topics.notice_changes(self._live_producers())

@@ -36,7 +36,6 @@ from eoslog.errors import (
     StoreReadOnlyError,
 )
 from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
-from eoslog.producer.internals import ProducerInternals, notice_replacements
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.parts import ProducerParts
 from eoslog.session.process_slots import ProcessSlot
@@ -55,7 +54,7 @@ from eoslog.store.files import (
     errors_of,
     raise_first,
 )
-from eoslog.store.metrics import StoreFigures, gather, offset_bounds, store_metrics
+from eoslog.store.metrics import offset_bounds, store_metrics
 from eoslog.store.partition import Partition
 from eoslog.store.record_deletion import (
     DeletableRecords,
@@ -159,7 +158,6 @@ class Store:
                 self._files.names,
                 self._files.group_offsets,
                 self._linger,
-                weakref.WeakValueDictionary(),
             )
             if not self._files.mode.in_background:
                 self._checkpointer.stop()
@@ -769,7 +767,6 @@ class Store:
         self._check_writable()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
             self._files.transaction_admin.abort(transactional_id)
-            notice_replacements(self._live_producers())
         elif topic is not None and partition is not None and start_offset is not None:
             if transactional_id is not None:
                 raise InvalidRequestError("either a transactional id, or a partition, not both")
@@ -947,10 +944,6 @@ class Store:
         """
         self._check_open()
         return store_metrics(self._files, self._checkpointer.metrics())
-
-    def _gather_metrics(self) -> StoreFigures:
-        self._check_open()
-        return gather(self._files, self._checkpointer.metrics()["error_count"])
 
     def describe_log_dirs(self) -> "list[LogDirectory]":
         """Return the space on disk of each directory of the store: those of partitions, internal
@@ -1177,6 +1170,8 @@ class Store:
         if files is not None:
             files.leave_to_parent()
         for producer in list(self._producers):
+            from eoslog.producer.producer import ProducerInternals  # Loaded, as there is one.
+
             ProducerInternals(producer).leave_to_parent()
 
 

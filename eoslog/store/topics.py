@@ -7,7 +7,7 @@ operating system does not remove do not block other topics: the deletion is trie
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.offsets import GroupOffsets
-from eoslog.producer.internals import ProducerInternals
 from eoslog.session.file_hold import FileHold
 from eoslog.session.paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
@@ -33,7 +32,7 @@ from eoslog.storage.topic_registry import PARTITIONS_MAX, TopicDescription, Topi
 from eoslog.transactions.named_producers import NamedProducers
 
 if TYPE_CHECKING:
-    from eoslog.producer.producer import Producer
+    from eoslog.producer.producer import Producer, ProducerInternals
 
 _log = logging.getLogger(__name__)
 
@@ -172,8 +171,8 @@ class StoreTopics:
         alterations = self._registry.alterations
         if alterations != self._followed:
             self._partitions.follow_topics()
-            for producer in producers:
-                ProducerInternals(producer).follow_topics()
+            for producer in _internals(producers):
+                producer.follow_topics()
             self._followed = alterations
 
     def delete(self, name: str, producers: "Callable[[], Iterable[Producer]]") -> None:
@@ -186,8 +185,8 @@ class StoreTopics:
             if self._registry.get(name) is None:
                 raise UnknownTopicOrPartitionError(f"topic {name!r} has been deleted by now")
             self._registry.mark_deleting(name)
-            for producer in producers():
-                ProducerInternals(producer).forget_topic(name)
+            for producer in _internals(producers()):
+                producer.forget_topic(name)
             self._finish_deletions()
             if name in self._unremoved and name not in self._kept:
                 raise self._unremoved[name]
@@ -253,10 +252,16 @@ class StoreTopics:
         self.follow_alterations(producers)
         gone = self._partitions.take_deleted()
         if gone:
-            for producer in producers:
+            for producer in _internals(producers):
                 for name in gone:
-                    ProducerInternals(producer).forget_topic(name)
+                    producer.forget_topic(name)
         self.finish_deletions()
+
+
+def _internals(producers: "Iterable[Producer]") -> "Iterator[ProducerInternals]":
+    from eoslog.producer.producer import ProducerInternals  # A process may have no producer.
+
+    return map(ProducerInternals, producers)
 
 
 def _partition_count(given: object) -> int:

@@ -13,8 +13,7 @@ from eoslog.common import clock
 from eoslog.common.arguments import whole_number
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import IllegalStateError, InvalidTxnStateError
-from eoslog.producer.internals import ProducerInternals
-from eoslog.producer.producer import Producer
+from eoslog.producer.producer import Producer, ProducerInternals
 from eoslog.producer.transaction_states import ClientState
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.store.store import Store, parts_of

@@ -1,6 +1,6 @@
 """Transactions that are open in a store, as text for the one who forgot them."""
 
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import OPEN
 from eoslog.producer.transactional_producer import TransactionalProducer

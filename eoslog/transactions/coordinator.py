@@ -172,8 +172,10 @@ class TransactionCoordinator:
                 *(transactional_id, entry.producer_id, entry.producer_epoch, owner),
             )
             if older is not None and older is not owner:
+                reason = taken_over(transactional_id, entry.producer_epoch, owner)
+                older.fence(reason)
                 # Where its transaction was aborted first, its reason has the abort's epoch.
-                older.fenced_because = taken_over(transactional_id, entry.producer_epoch, owner)
+                older.fenced_because = reason
             return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
 
     def _has_live_owner(

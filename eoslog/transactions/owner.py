@@ -7,7 +7,9 @@ the others read it. Epochs fence as well.
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakMethod
 
 from eoslog.common import clock
 from eoslog.errors import InvalidProducerEpochError, ProducerFencedError
@@ -23,12 +25,15 @@ class TransactionOwner:
     thread: str
     since_ms: int
     fenced_because: str | None = None
+    # Called when it is fenced, if the producer is still there.
+    on_fenced: WeakMethod[Callable[[], object]] | None = None
 
     @classmethod
-    def here(cls) -> "TransactionOwner":
-        """The calling thread of this process, from now on."""
+    def here(cls, on_fenced: Callable[[], object] | None = None) -> "TransactionOwner":
+        """The calling thread of this process, from now on. `on_fenced` is a method, held weakly."""
         thread = threading.current_thread().name
-        return cls(os.getpid(), os.uname().nodename, thread, clock.now_ms())
+        notice = None if on_fenced is None else WeakMethod(on_fenced)
+        return cls(os.getpid(), os.uname().nodename, thread, clock.now_ms(), on_fenced=notice)
 
     def __str__(self) -> str:
         return self.text("since")
@@ -42,6 +47,8 @@ class TransactionOwner:
         """Refuse every call of this owner from now on; the first reason stays."""
         if self.fenced_because is None:
             self.fenced_because = reason
+            if self.on_fenced is not None and (notice := self.on_fenced()) is not None:
+                notice()
 
     def check(self) -> None:
         """Raise ProducerFencedError if another owner, or the store itself, has taken over."""

@@ -35,7 +35,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 from eoslog.store.store import engine_of, parts_of
 from eoslog.transactions.state_key import DURABILITY, state_key, transaction_key
 from eoslog.transactions.timeouts import abort_timed_out, expire_ids

@@ -24,8 +24,7 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer.internals import ProducerInternals
-from eoslog.producer.producer import Producer
+from eoslog.producer.producer import Producer, ProducerInternals
 
 
 def test_a_record_is_told_where_it_is(tmp_path):

@@ -29,7 +29,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.store import engine_of
 

@@ -25,7 +25,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import ClientState
 from eoslog.store.store import abandon, engine_of, parts_of
@@ -759,13 +759,13 @@ def test_c08_the_older_producer_is_fenced_and_told_by_whom(topics):
 @pytest.mark.parametrize("call", ["send", "append", "append by key", "flush", "commit", "offsets"])
 @pytest.mark.parametrize("wrote", [False, True])
 def test_c09_whatever_a_zombie_does_first_it_is_refused(topics, monkeypatch, call, wrote):
+    # As in another process, where nobody can tell the zombie in advance.
+    monkeypatch.setattr(TransactionManager, "notice_replacement", lambda self: None)
     zombie = ready(topics)
     zombie.begin_transaction()
     zombie.send("a", value=b"zombie", partition=0)
     if wrote:
         zombie.flush()
-    # As in another process, where nobody can tell the zombie in advance.
-    monkeypatch.setattr(TransactionManager, "notice_replacement", lambda self: None)
     newer = ready(topics)
     ProducerInternals(zombie).transactions.owner.fenced_because = None
     if call in ("send", "flush"):  # What is only gathered is refused when it is appended.

@@ -11,7 +11,7 @@ from stores import values_of
 
 import eoslog
 from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 from eoslog.store.process_loop import next_offsets
 from eoslog.store.store import parts_of
 

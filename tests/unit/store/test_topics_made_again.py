@@ -7,7 +7,7 @@ from short_form import short_form
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import TransactionAbortableError, UnknownTopicOrPartitionError
-from eoslog.producer.internals import ProducerInternals
+from eoslog.producer.producer import ProducerInternals
 
 MADE_AGAIN = """
 import eoslog
