@@ -42,7 +42,7 @@ from eoslog.groups.records import (
 from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.files import AS_LEFT, StoreFiles
-from eoslog.store.store import opened_parts
+from eoslog.store.parts import opened_parts
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 # Settings with which a broker creates them, where they are not its topics' defaults; one replica.

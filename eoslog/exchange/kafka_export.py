@@ -63,7 +63,7 @@ from eoslog.storage.topic_registry import (
     cleanup_policy_of,
 )
 from eoslog.store.files import AS_LEFT, StoreFiles
-from eoslog.store.store import StoreParts, opened_parts
+from eoslog.store.parts import StoreParts, opened_parts
 from eoslog.transactions.entries import ONGOING
 from eoslog.transactions.state_key import APPLICATION, NAMED_PRODUCER
 

@@ -61,7 +61,9 @@ from eoslog.storage.topic_registry import is_compacted
 from eoslog.storage.topics_file import Entry, write_entries
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store.files import AS_USUAL
-from eoslog.store.store import Store, StoreParts, opened_parts
+from eoslog.store.parts import StoreParts, opened_parts
+from eoslog.store.store import Store
+from eoslog.transactions.admin import TransactionListing
 
 _KAFKAS_INTERNAL_PREFIX = "__"
 # While the store is checked nothing of it is deleted.
@@ -322,7 +324,7 @@ class _Building:
     def _take_up(self) -> KafkaImport:
         plan = self._plan
         with opened_parts(self._paths.root, _NOT_NOW, mode=AS_USUAL) as parts:
-            store, partitions = parts.store, parts.files.partitions
+            store, partitions = Store(parts), parts.files.partitions
             open_one = {True: partitions.internal_partition, False: parts.files.engine.partition}
             still_open: set[int] = set()
             for where in sorted(plan.partitions):
@@ -330,10 +332,10 @@ class _Building:
                 self._check(partitions.cuts, where, partition)
                 still_open.update(one.producer_id for one in partition.open_transactions())
                 self._step()
-            ended = self._ended_transactions(parts, still_open)
+            transactions = store.transactions()
+            ended = self._ended_transactions(parts, transactions, still_open)
             holes = self._holes(store)
             groups = len(store.groups())
-            ids = len(store.transactions())
             cuts = partitions.cuts
         users = [topic for topic in plan.topics.values() if not topic.internal]
         return KafkaImport(
@@ -343,7 +345,7 @@ class _Building:
             topics=len(users),
             partitions=sum(topic.partitions for topic in users),
             groups=groups,
-            transactional_ids=ids,
+            transactional_ids=len(transactions),
             copied_bytes=self._bytes["copied"],
             linked_bytes=self._bytes["linked"],
             unclean=tuple(plan.logs.unclean),
@@ -393,9 +395,8 @@ class _Building:
         ]
 
     def _ended_transactions(
-        self, parts: StoreParts, still_open: set[int]
+        self, parts: StoreParts, listed: list[TransactionListing], still_open: set[int]
     ) -> list[EndedTransaction]:
-        listed = parts.store.transactions()
         states = {one.transactional_id: one.transaction_state for one in listed}
         ended = [_ended(one, states) for one in self._plan.open_ids]
         never_decided = parts.files.transaction_recovery.never_decided

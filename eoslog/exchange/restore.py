@@ -20,7 +20,7 @@ from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.session.group_access import keep_group_access
 from eoslog.session.paths import StorePaths
 from eoslog.storage.kept_journals import remove_kept_journals
-from eoslog.store.store import opened_parts
+from eoslog.store.parts import opened_parts
 
 # No store gives out so many producer ids: what a restored one gives out lies beyond.
 _IDS_PASSED_MIN = 1 << 40

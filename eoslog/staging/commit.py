@@ -107,7 +107,6 @@ class StagedCommits:
         engine: Engine,
         state_log: CompactedLog,
         group_offsets: GroupOffsets,
-        *,
         none_is_open: Callable[[], bool],
         expiry_clock: ExpiryClock,
     ) -> None:

@@ -35,7 +35,6 @@ class StagedJobs:
         engine: Engine,
         state_log: CompactedLog,
         group_offsets: GroupOffsets,
-        *,
         none_is_open: Callable[[], bool],
         expiry_clock: ExpiryClock,
     ) -> None:
@@ -44,9 +43,7 @@ class StagedJobs:
         """
         self._engine = engine
         self._state_log = state_log
-        self._group_offsets = group_offsets
-        self._none_is_open = none_is_open
-        self._expiry_clock = expiry_clock
+        self._parts = (engine, state_log, group_offsets, none_is_open, expiry_clock)
         self._noted: Callable[[], None] = lambda: None
         self._flag = UndoneFlag(engine.session.shared)
         self._made: dict[str, StagedCommits] = {}
@@ -59,13 +56,7 @@ class StagedJobs:
         if found is None:
             from eoslog.staging.commit import StagedCommits
 
-            made = StagedCommits(
-                self._engine,
-                self._state_log,
-                self._group_offsets,
-                none_is_open=self._none_is_open,
-                expiry_clock=self._expiry_clock,
-            )
+            made = StagedCommits(*self._parts)
             made.leftovers.watch(self._noted)
             found = self._made.setdefault("commits", made)  # That of one thread, if two make it.
         return found

@@ -15,11 +15,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.file_descriptor import FileDescriptor, sync_descriptor
@@ -40,17 +40,18 @@ from eoslog.fs.file_copy import copy_bytes
 from eoslog.fs.identity_files import (
     id_bytes,
     read_meta_properties,
+    read_partition_metadata,
     write_meta_properties,
     write_partition_metadata,
 )
 from eoslog.fs.new_directory import new_directory
+from eoslog.fs.offline_log import is_whole_segment
 from eoslog.fs.os_errors import as_if_in, named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.inspect.store_copy import link_if_possible
 from eoslog.session.group_access import keep_group_access
 from eoslog.session.paths import StorePaths
 from eoslog.session.settings import FILE_NAME as SETTINGS_NAME
-from eoslog.staging.commit import StagedCommits
 from eoslog.storage.kept_journals import remove_kept_journals
 from eoslog.storage.lmdb_environment import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.opened_partitions import delete_leftovers
@@ -61,8 +62,7 @@ from eoslog.storage.partition_directory import (
 )
 from eoslog.storage.topic_registry import TopicDescription, parse_entries
 from eoslog.storage.topics_file import Entry, read_entries, write_entries
-from eoslog.store.earlier_copy import EarlierCopy
-from eoslog.store.files import StoreFiles
+from eoslog.store.parts import StoreParts, opened_parts
 
 _log = logging.getLogger(__name__)
 
@@ -97,13 +97,41 @@ class StoreBackup:
     damaged_earlier: tuple[Path, ...] = ()
 
 
-class BackedUp(Protocol):
-    """Parts of an open store that a backup uses."""
+class _EarlierCopy:
+    """Sealed segments of an earlier backup.
 
-    @property
-    def files(self) -> StoreFiles: ...
-    @property
-    def staged(self) -> StagedCommits: ...
+    A segment that was sealed does not change, but after a power cut another one may have its name.
+    So a file is shared if it is of the same topic, and has the size and the time of change of the
+    store's. Its batches are verified first: what became damaged in the earlier copy is copied from
+    the store.
+    """
+
+    def __init__(self, path: Path, source: Path) -> None:
+        """Raises NotAStoreError; StoreError if it is no copy of the store."""
+        self._paths = StorePaths(path)
+        self.damaged: list[Path] = []
+        if read_meta_properties(path) != read_meta_properties(source):
+            raise StoreError(f"{path} is no backup of {source}: it has other ids")
+
+    def find(
+        self, where: TopicPartition, topic_id: str, source: Path, end_offset: int
+    ) -> Path | None:
+        """Return the file that a sealed segment's file can share; None if there is none."""
+        path = self._paths.partition(where) / source.name
+        try:
+            theirs, ours = path.stat(), source.stat()
+        except FileNotFoundError:
+            return None
+        if (theirs.st_size, theirs.st_mtime_ns) != (
+            ours.st_size,
+            ours.st_mtime_ns,
+        ) or read_partition_metadata(path.parent) != topic_id:
+            return None
+        if not is_whole_segment(path, end_offset):
+            _log.warning("%s is damaged; it is copied from the store again", path)
+            self.damaged.append(path)
+            return None
+        return path
 
 
 class _Segment(NamedTuple):
@@ -126,21 +154,20 @@ class _Log(NamedTuple):
 
 
 def back_up(
-    parts: BackedUp,
+    parts: StoreParts,
     destination: Path,
     *,
     link: bool,
     earlier: Path | None,
     progress: Progress | None,
-    opened_copy: Callable[[Path], AbstractContextManager[BackedUp]],
 ) -> StoreBackup:
-    """Back up an open store; see `Store.backup`. `opened_copy` opens a store for a block."""
+    """Back up an open store; see `Store.backup`."""
     root = parts.files.paths.root
     with named_os_errors(f"looking at {destination}"):
         target, source = destination.resolve(), root.resolve()
     if target == source or source in target.parents or target in source.parents:
         raise StoreError(f"destination {target} and store {source} must not contain each other")
-    shared = None if earlier is None else EarlierCopy(earlier, root)
+    shared = None if earlier is None else _EarlierCopy(earlier, root)
     with (
         new_directory(target, StoreError) as new,
         named_os_errors(f"backing up {root} to {target}"),
@@ -148,7 +175,7 @@ def back_up(
         backup = _Backup(parts, StorePaths(new.workspace), progress, link=link, earlier=shared)
         backup.copy()
         with as_if_in({new.workspace: target}):
-            backup.recover(opened_copy)
+            backup.recover()
             keep_group_access(parts.files.paths, StorePaths(new.workspace))
         new.publish(new.workspace)
     _log.info(
@@ -173,12 +200,12 @@ class _Backup:
 
     def __init__(
         self,
-        parts: BackedUp,
+        parts: StoreParts,
         copy: StorePaths,
         progress: Progress | None,
         *,
         link: bool,
-        earlier: EarlierCopy | None,
+        earlier: _EarlierCopy | None,
     ) -> None:
         self._files = parts.files
         self._staged = parts.staged
@@ -506,12 +533,9 @@ class _Backup:
             )
         write_meta_properties(root, read_meta_properties(self._paths.root))
 
-    def recover(
-        self,
-        opened_copy: Callable[[Path], AbstractContextManager[BackedUp]],
-    ) -> None:
+    def recover(self) -> None:
         """Open the copy and each log in it, and close it cleanly."""
-        with opened_copy(self._copy.root) as parts:
+        with opened_parts(self._copy.root) as parts:
             partitions = parts.files.partitions
             for where in self._logs:
                 partitions.find_of_any_topic(where)

@@ -14,10 +14,11 @@ from eoslog.errors import EoslogError
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.new_directory import check_finished
 from eoslog.store.files import AS_USUAL, TO_READ
+from eoslog.store.parts import StoreParts
 from eoslog.store.store import Store
 
 _log = logging.getLogger(__name__)
-_opened: "weakref.WeakSet[Store]" = weakref.WeakSet()
+_opened: "weakref.WeakSet[StoreParts]" = weakref.WeakSet()
 
 
 def is_store(path: Path) -> bool:
@@ -99,15 +100,21 @@ def open(
         raise ValueError(f"path {os.fsencode(path)!r} must be UTF-8") from error
     if read_only and (create or durability != REMEMBERED or config is not None):
         raise ValueError("read_only goes with no create, no durability and no config")
-    store = Store(Path(path), config, TO_READ if read_only else AS_USUAL)
-    check_finished(store.path)
-    return store._open(create, known, _opened.add)
+    parts = StoreParts(Path(path), config, TO_READ if read_only else AS_USUAL)
+    check_finished(parts.files.paths.shown)
+    return parts.open(create, known, _store_of)
+
+
+def _store_of(parts: StoreParts) -> Store:
+    _opened.add(parts)
+    return Store(parts)
 
 
 @atexit.register
 def _close_what_is_open() -> None:
-    for store in list(_opened):
+    for parts in list(_opened):
         try:
-            store.close()
+            parts.close()
         except EoslogError as error:
-            _log.error("closing %s as the interpreter ends: %s", store.path, error)
+            path = parts.files.paths.shown
+            _log.error("closing %s as the interpreter ends: %s", path, error)

@@ -1,61 +1,37 @@
 """A store: a directory of topics, open in one process or in several at once.
 
-`store_files` opens and closes what it has on disk. Order of locks: the store's own, a name's, a
-producer's, the internal log's, a partition's.
+`StoreParts` opens and closes what it has.
 """
 
-import copy
 import logging
 import os
-import time
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSet
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Never, Self, cast, overload
 
-from eoslog.bindings.lock_block import LockBlock
-from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.arguments import check_synchronous, path_of, whole_number
-from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
-    ConcurrentAccessError,
     EoslogError,
-    ForkedProcessError,
     GroupIdNotFoundError,
     InvalidRequestError,
-    LogClosedError,
-    ProducerFencedError,
-    StoreFailedError,
-    StoreReadOnlyError,
 )
 from eoslog.groups.metadata import OffsetAndMetadata, check_group_id
-from eoslog.producer.linger import LingerTimer
-from eoslog.producer.parts import ProducerParts
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.settings import StoreSettings, read_settings
-from eoslog.staging.on_demand import VERSION_PARTITION, StagedJobs
+from eoslog.staging.on_demand import VERSION_PARTITION
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.storage.unified_log import UnifiedLog
-from eoslog.store.checkpointer import REMOVAL_S, Checkpointer
-from eoslog.store.consistent_snapshot import ConsistentSnapshots
-from eoslog.store.files import (
-    AS_USUAL,
-    TO_RECOVER,
-    OpeningMode,
-    StoreFiles,
-    errors_of,
-    raise_first,
-)
+from eoslog.store.files import raise_first
 from eoslog.store.metrics import offset_bounds, store_metrics
 from eoslog.store.partition import Partition
+from eoslog.store.parts import StoreParts
 from eoslog.store.record_deletion import (
     DeletableRecords,
     deletable_records,
@@ -72,7 +48,7 @@ if TYPE_CHECKING:
     from eoslog.producer.producer import Producer
     from eoslog.producer.transactional_producer import TransactionalProducer
     from eoslog.staging.application import ApplicationState
-    from eoslog.staging.commit import StagedCommit, StagedCommits
+    from eoslog.staging.commit import StagedCommit
     from eoslog.staging.job import OffsetsOfGroups
     from eoslog.staging.message import StagedMessage
     from eoslog.staging.source import VersionSource
@@ -99,115 +75,9 @@ class Store:
     ForkedProcessError in a child of the process that opened it, which must open the store itself.
     """
 
-    def __init__(
-        self, path: Path, config: Mapping[str, object] | None, mode: OpeningMode = AS_USUAL
-    ) -> None:
-        """Create the object with nothing in it yet: see `_open`."""
-        self._lock = ThreadLock()
-        self._close_lock = ThreadLock()
-        self._closed = False
-        self._closing = False
-        self._forked = False
-        self._failure: StoreFailedError | None = None
-        self._producers_lock = ThreadLock()
-        self._producers: MutableSet[Producer] = weakref.WeakSet()
-        self._files = StoreFiles(path, config, mode)
-
-    def _open(
-        self,
-        create: bool,
-        durability: Durability | Literal["remembered"] | None,
-        opened: Callable[["Store"], None],
-    ) -> Self:
-        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open.
-
-        It returns itself, since a signal may arrive between the creation of the object and the
-        assignment of the result.
-        """
-        began_s = time.monotonic()
-        try:
-            self._files.enter(
-                create,
-                durability,
-                on_fork=self._after_fork,
-                is_closed=self._is_closed,
-                check_open=self._check_open,
-                check_files=self._look_at_files,
-                check_writable=self._check_writable,
-            )
-            self._expiry_clock = ExpiryClock()
-            self._linger = LingerTimer()
-            self._staged = StagedJobs(
-                self._files.engine,
-                self._files.state_log,
-                self._files.group_offsets,
-                none_is_open=self._files.transactions.entries.none_is_undecided,
-                expiry_clock=self._expiry_clock,
-            )
-            self._snapshots = ConsistentSnapshots(
-                self._files.engine, self._staged, self._files.transactions.entries
-            )
-            self._checkpointer = Checkpointer(
-                self._files, self._staged, self._expiry_clock, self._live_producers
-            )
-            self._producer_parts = ProducerParts(
-                self._files.engine,
-                self._files.state_log,
-                self._files.producer_ids,
-                self._files.transactions,
-                self._files.names,
-                self._files.group_offsets,
-                self._linger,
-            )
-            if not self._files.mode.in_background:
-                self._checkpointer.stop()
-            self._files.transaction_recovery.leaves_open = self._files.mode.leaves_open
-            self._files.begin()
-            if self._files.follows:
-                self._files.opened()
-                self._log_opening(began_s)
-                opened(self)
-                return self
-            self._files.topics.finish_deletions()
-            if self._files.session.first:
-                self._staged.roll_forward()
-                if self._files.was_stopped_uncleanly:
-                    self._staged.renew_groups()
-                self._files.opened()
-            else:
-                self._staged.recover_dead_peers()
-            self._files.partitions.watch_opened(self._checkpointer.watch)
-            self._files.partitions.watch_loaded(self._checkpointer.forget_expired_producers)
-            # Also where no partition is used: every process ends what dead ones left.
-            self._checkpointer.start_if_possible()
-            self._log_opening(began_s)
-            opened(self)
-            return self  # noqa: TRY300 -- inside the guard.
-        except BaseException:
-            # Only an interrupt's traceback has the object, which must not keep the store open.
-            try:
-                self._give_up_opening()
-            except BaseException:
-                self._give_up_opening()  # A second interrupt came before its end.
-                raise
-            with self._files.paths.errors_as_shown():
-                raise
-
-    def _log_opening(self, began_s: float) -> None:
-        if not _log.isEnabledFor(logging.INFO):
-            return
-        from importlib.metadata import version  # What it loads not every opening needs.
-
-        files = self._files
-        unrecovered = len(files.partitions.unrecovered)
-        how = "with nothing to recover" if files.session.first else "joined the others"
-        if files.session.first and unrecovered:
-            how = f"after an unclean stop, {unrecovered} partitions are recovered when first used"
-        _log.info(
-            "%s: opened in %.3f s, eoslog %s, durability %s, %d processes: %s",
-            *(self.path, time.monotonic() - began_s, version("eoslog"), self.durability),
-            *(len(files.session.slots.others()) + 1, how),
-        )
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._files = parts.files
 
     # Who it is.
 
@@ -259,7 +129,7 @@ class Store:
             "eoslog.group.readable" a part may be, until the call is repeated.
         """
         known = None if durability is None else check_durability(durability)
-        with self._changing_topics():
+        with self._parts.changing_topics():
             self._files.alter_settings({} if config is None else config, known)
 
     @property
@@ -268,21 +138,21 @@ class Store:
 
         Raises CorruptRecordError if that was damaged.
         """
-        self._check_open()
+        self._parts.check_open()
         return read_settings(self._files.own_paths.state)
 
     def processes(self) -> list[ProcessSlot]:
         """The processes that have the store open now, this one first: each with `process_id`,
         `host` and `opened_ms`.
         """
-        self._check_open()
+        self._parts.check_open()
         slots = self._files.session.slots
         return [slots.find(slots.own), *slots.others()]
 
     @property
     def closed(self) -> bool:
         """True if close() was called, or the process forked."""
-        return self._is_closed()
+        return self._parts.is_closed()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -328,7 +198,7 @@ class Store:
         """
         if others:
             refuse_parameters("create_topic", others)
-        with self._changing_topics():
+        with self._parts.changing_topics():
             return self._files.topics.create({name: partitions}, config, exist_ok=exist_ok)[name]
 
     def create_topics(
@@ -350,7 +220,7 @@ class Store:
                 "partitions must be a mapping of topic names to partition counts, got "
                 f"{type(partitions).__name__}"
             )
-        with self._changing_topics():
+        with self._parts.changing_topics():
             return self._files.topics.create(partitions, config, exist_ok=exist_ok)
 
     def alter_topic(
@@ -392,8 +262,8 @@ class Store:
         ConcurrentAccessError
             Called in the middle of another call of the same thread.
         """
-        with self._changing_topics():
-            altered = self._files.topics.alter(name, config, partitions, self._live_producers)
+        with self._parts.changing_topics():
+            altered = self._files.topics.alter(name, config, partitions, self._parts.producers)
         # Members of groups share the new partitions.
         self._files.signal.wake()
         return altered
@@ -412,18 +282,13 @@ class Store:
             Files cannot be removed: the topic is gone, its name is free once they are removed, and
             each opening tries again.
         """
-        self._check_writable()
+        self._parts.check_writable()
         check_user_topic_name(name)
-        with self._changing_topics():
+        with self._parts.changing_topics():
             self._files.engine.topic(name)
-            self._files.topics.delete(name, self._live_producers)
+            self._files.topics.delete(name, self._parts.producers)
         # Wake those who wait for its records: there will be none.
         self._files.signal.wake()
-
-    def _changing_topics(self) -> LockBlock[None]:
-        """Return a block in which no other thread creates or deletes a topic."""
-        self._check_writable()
-        return LockBlock(self._lock, prepare=lambda _: self._check_open())
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""
@@ -467,7 +332,7 @@ class Store:
         StoreError
             The disk refuses: partitions before it are done. Make the call again.
         """
-        self._check_writable()
+        self._parts.check_writable()
         found = self._first_to_stay(offsets, before_ms, topics)
         return delete_records(self._files.names, found)
 
@@ -490,7 +355,7 @@ class Store:
         before_ms: int | None,
         topics: Iterable[str] | None,
     ) -> dict[UnifiedLog, int]:
-        self._check_open()
+        self._parts.check_open()
         return find_offsets(self._files.engine, offsets, before_ms, topics)
 
     # Writing and reading.
@@ -544,27 +409,19 @@ class Store:
         from eoslog.producer.producer import Producer
         from eoslog.producer.transactional_producer import TransactionalProducer
 
-        self._check_writable()
+        self._parts.check_writable()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "transactional.id" in given:
             transactional_id = cast(str, given.pop("transactional.id"))
         if transactional_id is None:
-            producer = Producer(self._producer_parts, name, given)
+            producer = Producer(self._parts.of_producers, name, given)
         elif name is not None:
             raise ValueError("give either name or transactional_id, not both")
         else:
             producer = TransactionalProducer(
-                self._producer_parts, transactional_id, transaction_timeout_ms, given
+                self._parts.of_producers, transactional_id, transaction_timeout_ms, given
             )
-        with self._producers_lock:
-            ends = self._closing or self._closed
-            if not ends:
-                self._producers.add(producer)
-        if ends:
-            # The close has asked for the producers, or does so without this one.
-            with suppress(LogClosedError):
-                producer.close()
-            raise LogClosedError(f"the store {self.path} is closed")
+        self._parts.add_producer(producer)
         return producer
 
     def consumer(
@@ -597,7 +454,7 @@ class Store:
         """
         if others:
             refuse_parameters("consumer", others)
-        self._check_open()
+        self._parts.check_open()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "group.id" in given:
             group = cast(str, given.pop("group.id"))
@@ -656,9 +513,9 @@ class Store:
         """
         from eoslog.store.scan import open_scan  # Few programs need it.
 
-        self._check_open()
+        self._parts.check_open()
         limits = (offsets, time, columns, isolation_level, max_bytes)
-        return open_scan(self._files.engine, self._snapshots, topic, *limits)
+        return open_scan(self._files.engine, self._parts.snapshots, topic, *limits)
 
     # Groups, transactions and staged jobs.
 
@@ -668,9 +525,9 @@ class Store:
         A group with the name of an application also has the application's newest version, at
         partition 0 of `eoslog-version`. Raises CorruptRecordError.
         """
-        self._check_open()
+        self._parts.check_open()
         found = self._files.group_offsets.all()
-        for group, version in self._staged.versions(found).items():
+        for group, version in self._parts.staged_jobs.versions(found).items():
             found[group][VERSION_PARTITION] = OffsetAndMetadata(version)
         return found
 
@@ -679,7 +536,7 @@ class Store:
 
         Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
         """
-        self._check_open()
+        self._parts.check_open()
         found = self._files.group_members.describe(check_group_id(name))
         if found is None:
             raise GroupIdNotFoundError(f"there is no group {name!r}")
@@ -691,7 +548,7 @@ class Store:
         Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
         InvalidRequestError (an empty name), StoreError.
         """
-        self._check_writable()
+        self._parts.check_writable()
         self._files.group_offsets.delete(name)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
@@ -702,7 +559,7 @@ class Store:
         topics, UnknownTopicOrPartitionError, InvalidRequestError (an empty name), StoreError:
         nothing was forgotten.
         """
-        self._check_writable()
+        self._parts.check_writable()
         self._files.group_offsets.delete_offsets(group, partitions)
 
     def transactions(
@@ -730,7 +587,7 @@ class Store:
         ValueError, InvalidRequestError
             A state is unknown, or the pattern is no regular expression.
         """
-        self._check_open()
+        self._parts.check_open()
         longer_ms = whole_number(duration_ms, "a duration")
         return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
 
@@ -739,7 +596,7 @@ class Store:
 
         Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
         """
-        self._check_open()
+        self._parts.check_open()
         return self._files.transaction_admin.describe(transactional_id)
 
     def abort_transaction(
@@ -764,7 +621,7 @@ class Store:
         InvalidTxnStateError
             Nothing is open since that offset.
         """
-        self._check_writable()
+        self._parts.check_writable()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
             self._files.transaction_admin.abort(transactional_id)
         elif topic is not None and partition is not None and start_offset is not None:
@@ -791,7 +648,7 @@ class Store:
         offset ends one. Raises UnknownTopicOrPartitionError, InvalidRequestError (a partition
         without a topic), CorruptRecordError.
         """
-        self._check_open()
+        self._parts.check_open()
         timeout_ms = whole_number(max_transaction_timeout_ms, "a transaction timeout")
         if partition is not None:
             partition = whole_number(partition, "a partition")
@@ -813,7 +670,7 @@ class Store:
         """
         from eoslog.store.stable_offset import explain  # Few programs need it.
 
-        self._check_open()
+        self._parts.check_open()
         description = self._files.engine.topic(topic)
         numbers = range(description.partitions) if partition is None else (partition,)
         logs = [self._files.engine.partition(topic, number) for number in numbers]
@@ -838,12 +695,12 @@ class Store:
         StoreError
             The disk refuses.
         """
-        self._check_writable()
+        self._parts.check_writable()
         self._files.transaction_admin.decide(prepared, commit=True)
 
     def abort_prepared(self, prepared: "Iterable[PreparedTransaction]") -> None:
         """Abort prepared transactions, each by a decision of its own, as `commit_prepared`."""
-        self._check_writable()
+        self._parts.check_writable()
         self._files.transaction_admin.decide(prepared, commit=False)
 
     def commit_staged(
@@ -887,23 +744,23 @@ class Store:
         StoreFailedError
             Unknown until the next opening.
         """
-        self._check_writable()
-        return self._staged.commits.commit(app_id, version, messages, run_id, offsets, source)
+        self._parts.check_writable()
+        return self._parts.staged.commit(app_id, version, messages, run_id, offsets, source)
 
     def application(self, app_id: str) -> "ApplicationState | None":
         """Return the state of an application's staged jobs; None if there is none."""
-        self._check_open()
-        return self._staged.commits.application(app_id)
+        self._parts.check_open()
+        return self._parts.staged.application(app_id)
 
     def begin_run(self, app_id: str) -> str:
         """Register a run of an application that overtakes all others; return its name. Durable."""
-        self._check_writable()
-        return self._staged.commits.begin_run(app_id)
+        self._parts.check_writable()
+        return self._parts.staged.begin_run(app_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
         """Remove the files of a run that will not be committed; return their number."""
-        self._check_writable()
-        return self._staged.commits.sweep_run(app_id, run_id)
+        self._parts.check_writable()
+        return self._parts.staged.sweep_run(app_id, run_id)
 
     # Looking after it.
 
@@ -919,14 +776,14 @@ class Store:
 
         Raises UnknownTopicOrPartitionError, also for one of these that is deleted during the call.
         """
-        self._check_open()
-        return self._snapshots.of_topics(topics)
+        self._parts.check_open()
+        return self._parts.snapshots.of_topics(topics)
 
     def producers(self) -> "dict[TopicPartition, list[ProducerState]]":
         """Return what each partition knows of every producer; opens them all. A topic that is
         deleted during the call is left out.
         """
-        self._check_open()
+        self._parts.check_open()
         return self._files.engine.producers()
 
     def verify(self, progress: "Progress | None" = None) -> list[dict[str, object]]:
@@ -942,8 +799,8 @@ class Store:
         """Counts and sizes of what is open, and what the background thread did and met; in `counts`
         those of the store's events, over all its processes, since `counted_since_ms`.
         """
-        self._check_open()
-        return store_metrics(self._files, self._checkpointer.metrics())
+        self._parts.check_open()
+        return store_metrics(self._files, self._parts.checkpointer.metrics())
 
     def describe_log_dirs(self) -> "list[LogDirectory]":
         """Return the space on disk of each directory of the store: those of partitions, internal
@@ -951,7 +808,7 @@ class Store:
         """
         from eoslog.store.log_directories import log_directories  # Few programs need it.
 
-        self._check_open()
+        self._parts.check_open()
         return log_directories(self._files.own_paths.root)
 
     def backup(
@@ -995,19 +852,18 @@ class Store:
             The destination holds something, `earlier` is no backup of this store, or an argument is
             wrong.
         """
-        self._check_writable()
+        self._parts.check_writable()
         if progress is not None:
             check_synchronous(progress, "progress")
         target = path_of(destination, "destination")
         from eoslog.store.backup import back_up  # What it loads not every store needs.
 
         return back_up(
-            parts_of(self),
+            self._parts,
             target,
             link=link,
             earlier=None if earlier is None else path_of(earlier, "earlier"),
             progress=progress,
-            opened_copy=opened_parts,
         )
 
     def flush(self) -> None:
@@ -1016,11 +872,11 @@ class Store:
 
         Raises the first error: StoreFailedError where the disk refuses, CorruptRecordError.
         """
-        self._check_open()
+        self._parts.check_open()
         if self.read_only:
             return
         errors = self._files.partitions.sync_all()
-        self._check_open()
+        self._parts.check_open()
         raise_first(errors)
 
     # Closing.
@@ -1039,72 +895,10 @@ class Store:
 
         Raises ConcurrentAccessError in the middle of another close by the same thread.
         """
-        if self._forked:
-            return  # Nor may a lock be waited for that a thread of the parent holds.
-        if self.read_only:
-            abandon(self)
-            return
-        with self._close_lock:
-            self._closing = True
-            try:
-                errors = self._close_all()
-            finally:
-                self._closing = False
-        raise_first(errors)
-
-    def _close_all(self) -> list[EoslogError]:
-        if self._closed:
-            self._files.give_up()  # An interrupt may have left something of it.
-            return []
-        began_s = time.monotonic()
-        errors = self._close_producers()
-        for error in errors:
-            if isinstance(error, ConcurrentAccessError):
-                raise error  # This thread is in a call of that producer: the store stays open.
-        self._checkpointer.stop()
-        self._checkpointer.compact_at_close()
-        self._linger.stop()
-        self._clear_leftovers()
-        with self._lock:
-            self._closed = True
-            try:
-                errors += self._files.close()
-            except BaseException:
-                self._files.give_up()
-                raise
-        # Producers that began to write since then.
-        self._close_producers()
-        self._files.signal.wake()
-        close_s = time.monotonic() - began_s
-        _log.info("%s: closed in %.3f s, %d errors", self.path, close_s, len(errors))
-        return errors
-
-    def _clear_leftovers(self) -> None:
-        try:
-            until_s = time.monotonic() + REMOVAL_S
-            self._staged.clear_leftovers(lambda: time.monotonic() > until_s)
-        except EoslogError as error:
-            _log.warning("what staged jobs left is swept by the next opening: %s", error)
-
-    def _give_up_opening(self) -> None:
-        """Give up an opening that failed; an interrupt may have come at any step."""
-        self._closed = True
-        try:
-            if hasattr(self, "_checkpointer"):
-                self._checkpointer.stop()
-        finally:
-            self._files.give_up()
-
-    def _close_producers(self) -> list[EoslogError]:
-        errors = errors_of(producer.close for producer in self._live_producers())
-        for error in errors:
-            if isinstance(error, ProducerFencedError):
-                # Its successor has the name; the next call of this one raises the same error.
-                _log.warning("a producer was closed with records it had gathered: %s", error)
-        return [error for error in errors if not isinstance(error, ProducerFencedError)]
+        self._parts.close()
 
     def __enter__(self) -> Self:
-        self._check_open()
+        self._parts.check_open()
         return self
 
     def __exit__(
@@ -1121,59 +915,6 @@ class Store:
         except EoslogError as second:
             error.add_note(f"closing the store failed too: {second}")
 
-    # For the store's own parts.
-
-    def _is_closed(self) -> bool:
-        return self._closed or self._forked
-
-    def _check_open(self) -> None:
-        if self._forked:
-            raise ForkedProcessError(
-                f"{self.path} was opened before a fork: open it again in the child"
-            )
-        if self._closed:
-            raise LogClosedError(f"the store {self.path} is closed")
-        if self._failure is not None:
-            raise copy.copy(self._failure)  # Without its traceback, which keeps records alive.
-        if self._files.overlay is not None:
-            self._files.overlay.check()
-
-    def _check_writable(self) -> None:
-        """Raise StoreReadOnlyError if the store is only read."""
-        self._check_open()
-        if self.read_only:
-            raise StoreReadOnlyError(f"{self.path} was opened with read_only=True")
-
-    def _look_at_files(self) -> None:
-        """Look whether the files are still those that were opened; for the background thread.
-
-        Raises StoreFailedError if they are not, as every call then does: what is there now is not
-        touched, and those who wait for records are woken.
-        """
-        try:
-            self._files.session.look()
-        except StoreFailedError as error:
-            if self._failure is None:
-                self._failure = error
-                self._files.partitions.give_up(error)
-                self._files.signal.wake()
-            raise
-
-    def _live_producers(self) -> "list[Producer]":
-        with self._producers_lock:
-            return list(self._producers)
-
-    def _after_fork(self) -> None:
-        """Note that this is a forked child. Takes no lock: a thread that held it is not here."""
-        self._forked = True
-        files: StoreFiles | None = getattr(self, "_files", None)
-        if files is not None:
-            files.leave_to_parent()
-        for producer in list(self._producers):
-            from eoslog.producer.producer import ProducerInternals  # Loaded, as there is one.
-
-            ProducerInternals(producer).leave_to_parent()
-
 
 def verify_counting(
     store: Store,
@@ -1181,12 +922,12 @@ def verify_counting(
     counted: Callable[[TopicPartition, int], object] | None = None,
 ) -> list[dict[str, object]]:
     """Verify a store as `Store.verify`; `counted(topic_partition, records)` is called for each."""
-    store._check_open()
+    parts, files = store._parts, store._parts.files
+    parts.check_open()
     if progress is not None:
         check_synchronous(progress, "progress")
     from eoslog.inspect.store_verification import StoreVerification  # What it loads not all need.
 
-    files = store._files
     found = StoreVerification(
         files.paths,
         files.own_paths,
@@ -1195,7 +936,7 @@ def verify_counting(
         files.lmdb,
         files.checkpoints.lost,
         files.topics.unremoved(),
-        store._staged.commits.verify,
+        parts.staged.verify,
         counted,
     ).problems(progress)
     return [{**one, "path": files.paths.as_shown(str(one["path"]))} for one in found]
@@ -1203,76 +944,19 @@ def verify_counting(
 
 def offset_bounds_of(store: Store, name: str) -> dict[TopicPartition, range] | None:
     """Return the bounds of a topic's logs, also of an internal one; None if there is none."""
-    topic = store._files.registry.get(name)
-    return None if topic is None else offset_bounds(store._files, topic)
-
-
-def abandon(store: Store) -> None:
-    """Give a store up as the death of the process would: the next opening recovers it."""
-    with store._close_lock:
-        store._checkpointer.stop()
-        store._linger.stop()
-        with store._lock:
-            store._closed = True
-            store._files.give_up()
-        store._files.signal.wake()
-
-
-def hold_producers(store: Store) -> None:
-    """Have a store hold each producer that it makes until it is closed: for tests, which find what
-    was forgotten by them.
-    """
-    with store._producers_lock:
-        store._producers = set(store._producers)
-
-
-class StoreParts(NamedTuple):
-    """Parts of an open store, as `Store` has put them together."""
-
-    store: Store
-    files: StoreFiles
-    staged: "StagedCommits"
-    checkpointer: Checkpointer
-    linger: LingerTimer
-    expiry_clock: ExpiryClock
-    producers: "Callable[[], list[Producer]]"
+    files = store._parts.files
+    topic = files.registry.get(name)
+    return None if topic is None else offset_bounds(files, topic)
 
 
 def parts_of(store: Store) -> StoreParts:
     """Return the parts of an open store, for this room, repairs, tests and benches."""
-    return StoreParts(
-        store,
-        store._files,
-        store._staged.commits,
-        store._checkpointer,
-        store._linger,
-        store._expiry_clock,
-        store._live_producers,
-    )
+    return store._parts
 
 
-@contextmanager
-def opened_parts(
-    path: Path,
-    config: Mapping[str, object] | None = None,
-    *,
-    create: bool = False,
-    mode: OpeningMode = TO_RECOVER,
-) -> Iterator[StoreParts]:
-    """Open a store that no other process knows, as a rule a copy, and give its parts. It is closed
-    at the end, and after an error given up.
-
-    With `AS_LEFT` the transactions that its last processes left open are not aborted, and nothing
-    is synced but by the close.
-    """
-    durability: Durability | None = "process" if mode.leaves_open else None
-    store = Store(path, config, mode)._open(create, durability, lambda _: None)
-    try:
-        yield parts_of(store)
-    except BaseException:
-        abandon(store)
-        raise
-    store.close()
+def abandon(store: Store) -> None:
+    """Give a store up as the death of the process would: the next opening recovers it."""
+    store._parts.abandon()
 
 
 def engine_of(store: Store) -> Engine:
@@ -1282,4 +966,4 @@ def engine_of(store: Store) -> Engine:
     """
     if not isinstance(store, Store):
         raise TypeError(f"store must be a Store, got {type(store).__name__}")
-    return store._files.engine
+    return store._parts.files.engine

@@ -11,7 +11,7 @@ import pytest
 
 from eoslog.errors import EoslogError
 from eoslog.store.opening import open
-from eoslog.store.store import Store, hold_producers
+from eoslog.store.store import Store, parts_of
 from eoslog.testing.fault import FaultNotFiredError
 from eoslog.testing.faults import Faults
 from eoslog.testing.history import History
@@ -94,7 +94,7 @@ def store_of_test(request: pytest.FixtureRequest, directories: StoreDirectories)
     path = directories.create(node.name)
     failures = request.session.testsfailed
     store = open(path, create=True, **settings)
-    hold_producers(store)  # So that a forgotten transaction is found, not collected.
+    parts_of(store).hold_producers()  # So that a forgotten transaction is found, not collected.
     yield store
     is_kept = True
     try:

@@ -29,7 +29,7 @@ from eoslog.errors import (
 from eoslog.producer import linger
 from eoslog.producer import producer as producer_module
 from eoslog.storage.unified_log import UnifiedLog
-from eoslog.store.store import engine_of
+from eoslog.store.store import engine_of, parts_of
 
 LONG = {"linger.ms": 3_600_000}
 
@@ -683,7 +683,7 @@ def test_a_producer_made_while_the_store_closes_is_refused(store, monkeypatch, n
     """Nobody would append what it gathered."""
     store.create_topic("t")
     store.producer(config=LONG).send("t", b"x")
-    live = store._live_producers
+    live = parts_of(store).producers
 
     def one_more_comes_behind():
         found = live()
@@ -691,7 +691,7 @@ def test_a_producer_made_while_the_store_closes_is_refused(store, monkeypatch, n
             store.producer(**named)
         return found
 
-    monkeypatch.setattr(store, "_live_producers", one_more_comes_behind)
+    monkeypatch.setattr(parts_of(store), "producers", one_more_comes_behind)
     store.close()
     with pytest.raises(LogClosedError):
         store.producer(**named)

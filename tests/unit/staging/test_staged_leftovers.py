@@ -29,8 +29,7 @@ from eoslog.staging import job as staged_job
 from eoslog.staging import leftovers as staged_leftovers
 from eoslog.staging.leftovers import remove_tree
 from eoslog.staging.names import TRASH_DIRECTORY
-from eoslog.store import checkpointer
-from eoslog.store import store as store_module
+from eoslog.store import checkpointer, parts
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.state_key import APPLICATION, state_partition_of
@@ -136,7 +135,7 @@ def test_the_next_opening_removes_them_too(path, by):
 
 def test_a_close_leaves_files_to_the_next_opening(path, monkeypatch):
     """A large job has so many that their removal takes minutes."""
-    monkeypatch.setattr(store_module, "REMOVAL_S", -1.0)
+    monkeypatch.setattr(parts, "REMOVAL_S", -1.0)
     store = eoslog.open(path)
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB, tasks=20))
@@ -176,7 +175,7 @@ def test_a_close_does_not_wait_for_the_background_thread(path, monkeypatch):
         return 0
 
     monkeypatch.setattr(checkpointer, "REMOVAL_S", 3600.0)
-    monkeypatch.setattr(store_module, "REMOVAL_S", -1.0)
+    monkeypatch.setattr(parts, "REMOVAL_S", -1.0)
     monkeypatch.setattr(staged_leftovers, "remove_tree", remove_slowly)
     with eoslog.open(path) as store:
         store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))

@@ -505,7 +505,7 @@ def test_what_is_being_built_is_no_store(store, copy, monkeypatch):
     append(store)
     opened = []
 
-    def look(backup, _):
+    def look(backup):
         path = backup._copy.root
         for one in (path, path / "."):
             with pytest.raises(NotAStoreError, match="remove it, or wait"):

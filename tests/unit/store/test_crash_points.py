@@ -23,7 +23,7 @@ from eoslog.storage import (
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.unified_log import UnifiedLog
 from eoslog.store import files as store_files
-from eoslog.store import store as store_module
+from eoslog.store import parts
 from eoslog.store import topics as store_topics
 from eoslog.store.retention import apply_retention
 from eoslog.store.store import abandon, engine_of, parts_of
@@ -92,7 +92,7 @@ def check_all_there(open_store, other):
 
 
 CLOSING = {
-    "C1": after(store_module.Checkpointer, "stop"),
+    "C1": after(parts.Checkpointer, "stop"),
     "C2": after(Producer, "close"),
     "C3 rows": after(PartitionProducers, "persist"),
     "C3 files": after(UnifiedLog, "close"),
@@ -125,7 +125,7 @@ OPENING = {
     "O4": after(store_files, "forget_last_stop"),
     "O6": after(store_files.CompactedLog, "load"),
     "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
-    "O7 jobs": after(store_module.StagedJobs, "roll_forward"),
+    "O7 jobs": after(parts.StagedJobs, "roll_forward"),
     "OP1": after(opened_partitions, "check_identity"),
     "OP2": after(log_opener.PartitionLog, "__init__"),
     "OP3": after(PartitionProducers, "restore"),

@@ -21,6 +21,7 @@ from eoslog.store.store import parts_of
 
 FILES = (
     "/eoslog/store/opening.py",
+    "/eoslog/store/parts.py",
     "/eoslog/store/store.py",
     "/eoslog/store/files.py",
     "/eoslog/session/directory.py",

@@ -173,7 +173,7 @@ def test_a_process_that_died_is_in_nobodys_way(store_path):
 def test_a_failed_opening_frees_the_store(store_path, monkeypatch):
     eoslog.open(store_path, create=True).close()
     monkeypatch.setattr(
-        "eoslog.store.store.StagedJobs.roll_forward",
+        "eoslog.store.parts.StagedJobs.roll_forward",
         lambda self: (_ for _ in ()).throw(StoreFullError("x")),
     )
     with pytest.raises(StoreFullError):

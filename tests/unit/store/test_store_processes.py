@@ -28,6 +28,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.storage.unified_log import UnifiedLog
+from eoslog.store.parts import StoreParts
 from eoslog.store.store import engine_of, parts_of
 
 MARKER = ".kafka_cleanshutdown"
@@ -565,7 +566,7 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
 def test_the_background_looks_at_the_files_while_something_is_appended(tmp_path, monkeypatch):
     looked = []
     monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_ALONE_S", 3600.0)
-    monkeypatch.setattr(eoslog.Store, "_look_at_files", lambda _: looked.append(True))
+    monkeypatch.setattr(StoreParts, "_look_at_files", lambda _: looked.append(True))
     config = {"eoslog.checkpoint.interval.ms": 10}
     with eoslog.open(tmp_path / "store", create=True, config=config) as store:
         store.create_topic("t")

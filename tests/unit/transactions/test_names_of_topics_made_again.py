@@ -97,7 +97,7 @@ def test_a_producer_that_is_not_told(topic, monkeypatch):
     """What it writes down of another topic does not bring the deleted one's count back."""
     topic.create_topic("other")
     producer = topic.producer(name="n")
-    monkeypatch.setattr(topic, "_live_producers", list)
+    monkeypatch.setattr(parts_of(topic), "producers", list)
     make_again(topic)
     monkeypatch.undo()
     producer.append("other", 0, VALUES)
@@ -109,7 +109,7 @@ def test_a_producer_that_is_not_told(topic, monkeypatch):
 def test_a_producer_that_wrote_and_is_not_told(topic, monkeypatch):
     producer = topic.producer(name="n")
     producer.append("t", 0, VALUES)
-    monkeypatch.setattr(topic, "_live_producers", list)
+    monkeypatch.setattr(parts_of(topic), "producers", list)
     make_again(topic)
     monkeypatch.undo()
     goes_on_from_zero(topic, producer)
