@@ -23,8 +23,8 @@ from eoslog.store.process_loop import (
     check_done,
     check_shared_topics,
     checked_settings,
+    is_caught_up,
     next_offsets,
-    waits_for_a_decision,
 )
 
 Process = Callable[[AsyncTransactionalProducer, list[Record]], Awaitable[object]]
@@ -109,9 +109,7 @@ async def _run(store: AsyncStore, process: Process, settings: LoopSettings) -> i
                 count += await _process_polled(producer, consumer, process, work)
                 if work.is_stopped:
                     break
-            elif settings.until_caught_up and not await with_consumer(
-                consumer, waits_for_a_decision
-            ):
+            elif settings.until_caught_up and await with_consumer(consumer, is_caught_up):
                 break
     return count
 

@@ -386,7 +386,7 @@ def _run(
                 count += _process_polled(producer, consumer, process, work)
                 if work.is_stopped:
                     break
-            elif settings.until_caught_up and not waits_for_a_decision(consumer):
+            elif settings.until_caught_up and is_caught_up(consumer):
                 break
     return count
 
@@ -470,14 +470,15 @@ def check_shared_topics(store: "Store", settings: LoopSettings) -> None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
 
 
-def waits_for_a_decision(consumer: "Consumer") -> bool:
-    """True if an open transaction of another loop may move the group: it cannot begin before."""
-    for where in consumer.assignment():
-        try:
-            consumer.position(where)
-        except UnstableOffsetCommitError:
-            return True
-    return False
+def is_caught_up(consumer: "Consumer") -> bool:
+    """True if no record is left to read, nor a transaction that may move the group.
+
+    Asked after a poll without records: what held that poll up may be decided by now.
+    """
+    try:
+        return not any(map(consumer.lag, consumer.assignment()))
+    except UnstableOffsetCommitError:
+        return False
 
 
 def _topic_ids(store: "Store", topics: Iterable[str | TopicPartition]) -> dict[str, str]:

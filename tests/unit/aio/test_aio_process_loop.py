@@ -11,6 +11,7 @@ from stores import QUIET, values_of
 import eoslog
 import eoslog.aio
 from eoslog import TopicPartition, errors
+from eoslog.aio.consumer import AsyncConsumer
 from eoslog.aio.producer import AsyncTransactionalProducer
 from eoslog.producer.transactional_producer import TransactionalProducer
 
@@ -150,6 +151,30 @@ def test_it_is_not_caught_up_while_a_transaction_holds_its_offsets(tmp_path, com
         assert not loop.done()
         await (other.commit_transaction() if commits else other.abort_transaction())
         assert await loop == (0 if commits else 20)
+
+    run(tmp_path, body)
+
+
+def test_a_decision_after_a_poll_without_records_ends_no_loop(tmp_path, monkeypatch):
+    async def body(store):
+        other = await store.producer(transactional_id="another loop")
+        await other.init_transactions()
+        await other.begin_transaction()
+        where = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 10}
+        await other.send_offsets_to_transaction(where, GROUP)
+        poll = AsyncConsumer.poll
+        decided = []
+
+        async def decided_after_it(consumer, **named):
+            records = await poll(consumer, **named)
+            if not decided:
+                decided.append(records)
+                await other.abort_transaction()
+            return records
+
+        monkeypatch.setattr(AsyncConsumer, "poll", decided_after_it)
+        assert await caught_up(store) == 20
+        assert decided == [[]]
 
     run(tmp_path, body)
 

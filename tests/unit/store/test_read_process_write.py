@@ -10,7 +10,7 @@ from harness.waiting import eventually
 from stores import values_of
 
 import eoslog
-from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
+from eoslog import Consumer, Producer, Record, Store, TopicPartition, errors, read_process_write
 from eoslog.producer.producer import ProducerInternals
 from eoslog.store.process_loop import next_offsets
 from eoslog.store.store import parts_of
@@ -84,6 +84,28 @@ def test_a_loop_is_not_caught_up_while_a_transaction_holds_its_offsets(topics, c
         other.abort_transaction()
     loop.join(60)
     assert counts == [0 if commits else 20]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_decision_after_a_poll_without_records_ends_no_loop(topics, monkeypatch, share):
+    other = topics.producer(transactional_id="another loop")
+    other.init_transactions()
+    other.begin_transaction()
+    where = {TopicPartition("in", 0): 10, TopicPartition("in", 1): 10}
+    other.send_offsets_to_transaction(where, GROUP)
+    poll = Consumer.poll
+    decided = []
+
+    def decided_after_it(consumer, *arguments, **named):
+        records = poll(consumer, *arguments, **named)
+        if consumer.assignment() and not decided:
+            decided.append(records)
+            other.abort_transaction()
+        return records
+
+    monkeypatch.setattr(Consumer, "poll", decided_after_it)
+    assert caught_up(topics, share=share) == 20
+    assert decided == [[]]
 
 
 def test_an_exception_ends_the_loop_and_the_records_come_again(topics):
