@@ -1,6 +1,7 @@
 """The command line `eoslog`: its entry point, and what it says without its packages."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         packages = f"{', '.join(sorted(_CLI_PACKAGES - {'rich'}))} and rich"
         sys.exit(f"error: the command line needs {packages}: run `pip install 'eoslog[cli]'`")
+    if "_EOSLOG_COMPLETE" in os.environ:
+        import eoslog.cli.bash_completion  # noqa: F401  # click finds it by its shell's name.
     cli_output.name_standard_output()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")

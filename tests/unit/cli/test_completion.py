@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -106,9 +110,9 @@ def test_what_goes_wrong_completes_nothing_and_says_nothing(path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("words", "names"), [("eoslog con", ["config", "consume"]), ("eoslog consume o", TOPICS[1:])]
+    ("line", "names"), [("eoslog con", ["config", "consume"]), ("eoslog consume o", TOPICS[1:])]
 )
-def test_a_shell_is_answered_by_the_program_which_loads_what_it_uses(path, words, names):
+def test_a_shell_is_answered_by_the_program_which_loads_what_it_uses(path, line, names):
     script = (
         "import sys; from eoslog.cli import main; sys.argv[0] = 'eoslog'\n"
         "try: main()\n"
@@ -117,11 +121,70 @@ def test_a_shell_is_answered_by_the_program_which_loads_what_it_uses(path, words
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ
-        | {"_EOSLOG_COMPLETE": "bash_complete", "COMP_WORDS": words}
-        | {"COMP_CWORD": str(words.count(" "))},
+        | {"_EOSLOG_COMPLETE": "bash_complete", "COMP_LINE": line}
+        | {"COMP_PART": line.rpartition(" ")[2]},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.stdout.splitlines() == [*(f"plain,{name}" for name in names), "[]"]
     assert done.stderr == ""
+
+
+def typed_in_bash(lines: list[str], directory: Path) -> str:
+    """The output of an interactive bash in which these lines are typed, `eoslog` completed.
+
+    There `eoslog` prints its arguments, each in angle brackets.
+    """
+    program = directory / "eoslog"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'if [ -n "$_EOSLOG_COMPLETE" ]; then exec {sys.executable} -m eoslog; fi\n'
+        "printf '<%s>' \"$@\"\n"
+    )
+    program.chmod(0o700)
+    terminal, of_shell = pty.openpty()
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        stdin=of_shell,
+        stdout=of_shell,
+        stderr=of_shell,
+        start_new_session=True,
+        env=os.environ | {"PATH": f"{directory}:{os.environ['PATH']}", "TERM": "dumb"},
+    )
+    os.close(of_shell)
+    setup = 'eval "$(_EOSLOG_COMPLETE=bash_source eoslog)"'
+    os.write(terminal, "\n".join([setup, *lines, "exit", ""]).encode())
+    output = b""
+    with suppress(OSError):  # The shell has left its terminal.
+        while read := os.read(terminal, 65536):
+            output += read
+    os.close(terminal)
+    assert shell.wait(30) == 0
+    return output.decode()
+
+
+def test_bash_completes_a_name_with_colons(path, tmp_path):
+    file = tmp_path / "a.log"
+    file.write_text("one\n")
+    with eoslog.open(path) as store:
+        eoslog.import_file(store, "bills", file, name="a:log", format="lines")
+    lines = [
+        "eoslog groups describe imp\t",
+        "eoslog groups describe import:\t",
+        "eoslog groups describe import:bills:a\t",
+        "eoslog groups describe 'import:b\t",
+        "eoslog consume orders --group=imp\t",
+        "eoslog consume orders --group=import:b\t",
+        "eoslog consume orders --group import:nothing\t",
+        "eoslog topics describe bi\t",
+    ]
+    output = typed_in_bash(lines, tmp_path)
+    described = "<groups><describe><import:bills:a:log>"
+    consumed = "<consume><orders><--group=import:bills:a:log>"
+    assert re.findall("<.*>", output) == [
+        *[described] * 4,
+        *[consumed] * 2,
+        "<consume><orders><--group><import:nothing>",
+        "<topics><describe><bills>",
+    ]
