@@ -198,14 +198,14 @@ class Producer(Sender):
         Returns
         -------
         AppendResult or dict of int to AppendResult
-            First and last offset of the call, or those of each partition; with several threads
-            records of others may lie between.
+            First and last offset of the call, or those of each partition that got records; with
+            several threads records of others may lie between.
 
         Raises
         ------
         UnknownTopicOrPartitionError, RecordTooLargeError, InvalidTimestampError
             Nothing was written, of a stream nothing of the chunk; so it is after TypeError and
-            ValueError.
+            ValueError. No records for a given partition are a ValueError: they have no offsets.
         ProducerFencedError, LogClosedError
             The producer takes nothing more.
         StoreFullError, StoreFailedError
@@ -757,7 +757,7 @@ class Producer(Sender):
     ) -> dict[int, AppendResult]:
         """Append each record to the partition of its key; all are checked before the first."""
         if len(columns) == 0:
-            raise ValueError("no records to append")
+            return {}
         results: dict[int, AppendResult] = {}
         appended_record_count = 0
         limits = TopicLimits.of(self._engine.partitions.config_of(topic))

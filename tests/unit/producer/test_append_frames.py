@@ -154,14 +154,23 @@ def test_a_stream_is_one_append(store, topic):
 
 
 @pytest.mark.parametrize("chunks", [[], [[]], [[], []]])
-@pytest.mark.parametrize("partition", [0, None])
-def test_a_stream_without_records_is_refused_as_an_empty_column(store, topic, chunks, partition):
+def test_a_stream_without_records_is_as_an_empty_column(store, topic, chunks):
     producer = store.producer()
-    with pytest.raises(ValueError, match="no records to append"):
-        producer.append(topic, partition, [])
-    with pytest.raises(ValueError, match="no records to append"):
-        producer.append(topic, partition, stream_of(batches_of(chunks)))
+    for values in ([], stream_of(batches_of(chunks))):
+        assert producer.append(topic, values=values) == {}
+    for values in ([], stream_of(batches_of(chunks))):
+        with pytest.raises(ValueError, match="no records to append"):
+            producer.append(topic, 0, values)
     assert store.partition(topic, 0).log_end_offset == 0
+
+
+def test_a_frame_without_rows_is_appended_in_a_transaction(store, topic):
+    producer = store.producer(transactional_id="night")
+    producer.init_transactions()
+    with producer.transaction():
+        assert producer.append(topic, values=pa.table({"value": pa.array([], pa.string())})) == {}
+        producer.send(topic, b"one")
+    assert values_of(store) == [b"one"]
 
 
 class Held:

@@ -260,7 +260,6 @@ def test_what_was_sent_before_columns_comes_before_them(store):
     [
         ({"values": 7}, TypeError),
         ({"values": ["text"]}, TypeError),
-        ({"values": []}, ValueError),
         ({"values": [b"v"], "keys": [b"a", b"b"]}, ValueError),
         ({"values": [b"v"], "timestamps": [1, 2]}, ValueError),
         ({"values": [b"v", b"w"], "timestamps": [1, -7]}, InvalidTimestampError),
