@@ -147,5 +147,5 @@ def export(
 def _bound(text: str | None, option: str) -> int | datetime | None:
     if text is None or text.isdecimal():
         return None if text is None else int(text)
-    moment_ms = as_moment_ms(text, option)
+    moment_ms = as_moment_ms(text, option, " and no offset")
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment_ms)

@@ -211,13 +211,16 @@ def confirm(question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def as_moment_ms(text: str, option: str) -> int:
-    """Milliseconds since 1970 of a time in ISO 8601; without a zone it is in UTC, as in Kafka."""
+def as_moment_ms(text: str, option: str, instead: str = "") -> int:
+    """Milliseconds since 1970 of a time in ISO 8601; without a zone it is in UTC, as in Kafka.
+
+    `instead` is what else the option takes, for the error.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r:.80} is no time like 2026-01-31T12:00:00.000", param_hint=option
+            f"{text!r:.80} is no time like 2026-01-31T12:00:00.000{instead}", param_hint=option
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -253,7 +256,7 @@ def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:
 
 def counted(count: int, what: str) -> str:
     """Return a count with the name of what it counts: "1 topic", "2 topics"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def echo_json(data: Any) -> None:

@@ -12,7 +12,7 @@ import click
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.completion import complete_topics
-from eoslog.cli.options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.options import Settings, counted, echo_json, shared_options, standard_output
 from eoslog.cli.output import progress_line
 from eoslog.errors import (
     CorruptRecordError,
@@ -109,7 +109,8 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
     count = len(findings.problems)
     verdict = f"{count} problem{'s' if count > 1 else ''}" if count else "sound"
     click.echo(
-        f"{verdict}: {findings.records:,} records in {findings.partitions} partitions, "
+        f"{verdict}: {counted(findings.records, 'record')} in "
+        f"{counted(findings.partitions, 'partition')}, "
         f"{findings.size_bytes / 1e6:,.1f} MB"
     )
 

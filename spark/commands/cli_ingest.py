@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eoslog.cli.options import Settings, echo_json, noted_creation, shared_options
+from eoslog.cli.options import Settings, counted, echo_json, noted_creation, shared_options
 from eoslog.spark.commands.csv_files import DEFAULT_DELIMITER
 from eoslog.spark.commands.ingest import DEFAULT_PARTITIONS
 from eoslog.spark.commands.ingest import ingest as ingest_files
@@ -69,7 +69,7 @@ def ingest(
         echo_json(asdict(result))
     elif result.committed:
         click.echo(
-            f"{result.records:,} records landed in {topic} in {result.seconds:.1f} s "
+            f"{counted(result.records, 'record')} landed in {topic} in {result.seconds:.1f} s "
             f"(id {result.app_id})"
         )
     else:

@@ -18,6 +18,7 @@ from eoslog.cli.completion import complete_topics, complete_transactional_ids
 from eoslog.cli.options import (
     Settings,
     as_moment_ms,
+    counted,
     echo_json,
     exclude,
     shared_options,
@@ -103,7 +104,7 @@ def produce(
                 f"topic {topic!r} has {found.partitions} partitions: with --name say --partition "
                 "or --key-separator, so that a line goes to the same partition in every run"
             )
-        with counted(read_lines(standard_input(), format_, same)) as lines:
+        with counted_lines(read_lines(standard_input(), format_, same)) as lines:
             if transactional_id is not None:
                 done = produce_transaction(store, topic, lines, transactional_id)
             else:
@@ -114,7 +115,9 @@ def produce(
         how = ", in one transaction" if transactional_id is not None else ""
         skipped = f", {done.already_there:,} were there already" if name is not None else ""
         with note_of_work_done():
-            click.echo(f"{done.appended:,} records appended to {topic}{skipped}{how}", err=True)
+            click.echo(
+                f"{counted(done.appended, 'record')} appended to {topic}{skipped}{how}", err=True
+            )
 
 
 def _format(key_separator: str | None, form: str | None) -> LineFormat:
@@ -126,7 +129,7 @@ def _format(key_separator: str | None, form: str | None) -> LineFormat:
 
 
 @contextmanager
-def counted(lines: Iterable[Line]) -> Iterator[Iterable[Line]]:
+def counted_lines(lines: Iterable[Line]) -> Iterator[Iterable[Line]]:
     """Show on the terminal how many lines have been read, unless they are typed there."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         yield lines

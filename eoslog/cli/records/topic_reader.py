@@ -39,7 +39,7 @@ class Bound(NamedTuple):
             return cls()
         if text.isdecimal():
             return cls(offset=int(text))
-        return cls(moment_ms=as_time_or_age_ms(text, option))
+        return cls(moment_ms=as_time_or_age_ms(text, option, ", no offset and not latest"))
 
     def offset_in(self, log: UnifiedLog, isolation: str) -> int:
         """Return the offset in a partition. Raises OffsetOutOfRangeError."""
@@ -53,11 +53,14 @@ class Bound(NamedTuple):
         return self.offset
 
 
-def as_time_or_age_ms(text: str, option: str) -> int:
-    """Milliseconds since 1970 of a time, or of an age (PT10M) before now; none is below 0."""
+def as_time_or_age_ms(text: str, option: str, instead: str = "") -> int:
+    """Milliseconds since 1970 of a time, or of an age (PT10M) before now; none is below 0.
+
+    `instead` is what else the option takes, for the error.
+    """
     if text.startswith("P"):
         return max(0, clock.now_ms() - as_duration_ms(text, option))
-    return max(0, as_moment_ms(text, option))
+    return max(0, as_moment_ms(text, option, f", no age like PT10M{instead}"))
 
 
 class WantedPartitions:

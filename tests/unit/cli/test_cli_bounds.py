@@ -59,6 +59,20 @@ def test_records_from_a_place_to_another(path, options, numbers, form):
     assert "".join(values) == numbers
 
 
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [
+        (("consume", "bills", "--from"), "no age like PT10M, no offset and not latest"),
+        (("consume", "bills", "--to"), "no age like PT10M, no offset and not latest"),
+        (("get-offsets", "--time"), "no age like PT10M, not latest, earliest or max-timestamp"),
+        (("export", "bills", "--from"), "no offset"),
+    ],
+)
+def test_what_a_bound_may_be_is_in_the_error(path, words, other):
+    answer = call(*words, "soon", "--store", path)
+    assert_mistake(answer, WRONG_USE, "'soon' is no time like 2026-01-31T12:00", other)
+
+
 def test_an_age_is_counted_from_now(tmp_path):
     path = tmp_path / "store"
     with eoslog.open(path, create=True) as store:

@@ -89,7 +89,7 @@ def test_mistakes(path, tmp_path):
     answer = call("import", "t", bad, "--lines", "--format", "csv", "--store", path)
     assert_mistake(answer, WRONG_USE, "--lines")
     answer = call("export", "t", "--from", "soon", "--store", path)
-    assert_mistake(answer, WRONG_USE, "no time like")
+    assert_mistake(answer, WRONG_USE, "no time like 2026-01-31T12:00:00.000 and no offset")
     answer = call("export", "t", "--from", 7, "--store", path)
     assert_mistake(answer, FAILED, "no offset 7 in t-0, which has 0 to 0")
     answer = call("export", "t", tmp_path / "none" / "x", "--store", path)

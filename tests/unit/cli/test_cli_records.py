@@ -62,6 +62,14 @@ def test_lines_become_records_without_their_line_ends(store_path):
     assert values_in(store_path) == [b"one", b"two\r", b"", b"last"]
 
 
+def test_counts_are_written_alike(store_path):
+    one, many = ["produce", "orders", "--store", store_path], b"".join([b"one\n"] * 1_001)
+    assert call(*one, stdin=b"one\n").stderr == "1 record appended to orders\n"
+    assert call(*one, stdin=many).stderr == "1,001 records appended to orders\n"
+    verified = call("verify", "--topic", "orders", "--store", store_path)
+    assert verified.stdout == "sound: 1,002 records in 1 partition, 0.0 MB\n"
+
+
 def test_produce_as_json(store_path):
     answer = call("produce", "orders", "--store", store_path, "--json", stdin="a\nb\n")
     assert answer.json == {"topic": "orders", "lines": 2, "appended": 2, "already_there": 0}
