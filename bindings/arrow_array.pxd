@@ -41,6 +41,7 @@ cdef inline bint is_valid(const uint8_t* validity, int64_t bit) noexcept nogil:
 
 cdef tuple taken_array(object source, str name)
 cdef str format_of(const ArrowSchema* schema, str name)
+cdef str type_name(str form)
 cdef Cells all_cells(OwnedSchema schema, OwnedArray array)
 cdef int check_cells(const Cells* cells, str name) except -1
 cdef const uint8_t* validity_of(const Cells* cells, str name) except? NULL

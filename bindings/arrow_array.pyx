@@ -35,6 +35,16 @@ cdef dict TIMES = {
     "tss": (8, 1000), "tsm": (8, 1), "tsu": (8, -1000), "tsn": (8, -1_000_000),
     "tdD": (4, 86_400_000), "tdm": (8, 1),
 }
+# Names of types, for errors, by the beginning of their format.
+cdef dict TYPE_NAMES = {
+    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32",
+    "I": "uint32", "l": "int64", "L": "uint64", "e": "float16", "f": "float32", "g": "float64",
+    "z": "binary", "Z": "large_binary", "vz": "binary_view", "w": "fixed_size_binary",
+    "u": "string", "U": "large_string", "vu": "string_view", "d": "decimal", "td": "date",
+    "tt": "time", "ts": "timestamp", "tD": "duration", "ti": "interval", "+l": "list",
+    "+L": "large_list", "+vl": "list_view", "+vL": "large_list_view", "+w": "fixed_size_list",
+    "+s": "struct", "+m": "map", "+u": "union", "+r": "run_end_encoded",
+}
 cdef uint8_t[1] NO_BYTES             # Where cells without bytes point to.
 
 
@@ -89,6 +99,15 @@ cdef str format_of(const ArrowSchema* schema, str name):
     if schema == NULL or schema.release == NULL or schema.format == NULL:
         raise ValueError(f"{name} must have an Arrow type that was not released")
     return schema.format.decode("utf-8", "replace")
+
+
+cdef str type_name(str form):
+    """Return the name that Arrow's libraries have for the type of a format."""
+    cdef int length
+    for length in (3, 2, 1):
+        if form[:length] in TYPE_NAMES:
+            return TYPE_NAMES[form[:length]]
+    return f"format {form!r}"
 
 
 cdef Cells all_cells(OwnedSchema schema, OwnedArray array):
@@ -201,7 +220,7 @@ cdef ColumnHolder bytes_column(const Cells* cells, OwnedArray owner, str name):
     elif form == "n":
         column.kind = COLUMN_NULL
     else:
-        found = "a record batch" if form == "+s" else f"one of format {form!r}"
+        found = "a record batch" if form == "+s" else type_name(form)
         raise TypeError(f"{name} must be an Arrow binary or string array, got {found}")
     return holder
 
@@ -273,7 +292,7 @@ cdef int open_fixed(ColumnHolder holder, const Cells* cells, str form, str name)
     cdef const uint8_t* data
     cdef int64_t width
     if not form[2:].isdecimal() or int(form[2:]) > FIXED_BYTES_MAX:
-        raise TypeError(f"{name} must be an Arrow binary array, got one of format {form!r}")
+        raise TypeError(f"{name} must be an Arrow binary array, got format {form!r}")
     width = int(form[2:])
     column.kind = COLUMN_FIXED
     column.fixed_bytes = width
@@ -378,7 +397,7 @@ cdef Cells dictionary_of(const Cells* cells, str name, int* width) except *:
     cdef str form = format_of(cells.schema, name)
     width[0] = WIDTHS.get(form, 0)
     if not width[0]:
-        raise TypeError(f"{name} must have a dictionary with whole indices, got format {form!r}")
+        raise TypeError(f"{name} must have a dictionary with whole indices, got {type_name(form)}")
     if cells.schema.dictionary.dictionary != NULL:
         raise TypeError(f"{name} must have a dictionary of plain values, got one of a dictionary")
     if cells.array.dictionary == NULL:
@@ -455,8 +474,7 @@ cdef object times_column(const Cells* cells, OwnedArray owner, str name):
         width, unit = TIMES.get(form.partition(":")[0], (0, 1))
     if not width:
         raise TypeError(
-            f"{name} must be a column of integers (milliseconds) or times, got one of format "
-            f"{form!r}")
+            f"{name} must be a column of integers (milliseconds) or times, got {type_name(form)}")
     check_cells(cells, name)
     at = place_of(cells)
     validity = validity_of(cells, name)
@@ -475,8 +493,8 @@ cdef object times_column(const Cells* cells, OwnedArray owner, str name):
         value = (<const uint64_t*>items)[at + wrong] if width < 0 else (
             <const int64_t*>items)[at + wrong]
         raise ValueError(
-            f"{name} must fit into 64 bits of milliseconds, got {value} of format {form!r} in row "
-            f"{owner.first_row + wrong}")
+            f"{name} must fit into 64 bits of milliseconds, got {value} of {type_name(form)} in "
+            f"row {owner.first_row + wrong}")
     if are_times and found.min() < 0:    # -1 would stand for none.
         wrong = found.argmin()
         raise errors.InvalidTimestampError(

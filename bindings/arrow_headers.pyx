@@ -6,7 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from eoslog.bindings.arrow_array cimport (
-    Cells, OwnedArray, bytes_column, check_cells, child_cells, format_of, is_valid, validity_of,
+    Cells, OwnedArray, bytes_column, check_cells, child_cells, format_of, is_valid, type_name,
+    validity_of,
 )
 from eoslog.bindings.column_holder cimport ColumnHolder, make_scratch
 from eoslog.native.column cimport COLUMN_NULL, COLUMN_OFFSETS_64, Column, column_get
@@ -91,8 +92,8 @@ cdef Cells header_cells(
     cdef bint rise = True
     if form not in ("+l", "+L", "+m") or cells.schema.dictionary != NULL:
         raise TypeError(
-            f"{name} must be a list of headers (key and value) for each record, got one of format "
-            f"{form!r}")
+            f"{name} must be a list of headers (key and value) for each record, got "
+            f"{type_name(form)}")
     if cells.schema.n_children != 1 or cells.array.n_children != 1 or (
             cells.schema.children == NULL or cells.array.n_buffers < 2
             or cells.array.buffers[1] == NULL):
@@ -133,7 +134,7 @@ cdef tuple header_columns(const Cells* headers, str form, OwnedArray owner, str 
     cdef str kind
     kind = format_of(headers.schema, name)
     if kind != "+s" or headers.schema.dictionary != NULL:
-        raise TypeError(f"{name} must be lists of structs (key and value), got format {kind!r}")
+        raise TypeError(f"{name} must be lists of structs (key and value), got {type_name(kind)}")
     check_cells(headers, name)
     for number in range(headers.schema.n_children):
         field = child_cells(headers, number, name)
@@ -146,7 +147,7 @@ cdef tuple header_columns(const Cells* headers, str form, OwnedArray owner, str 
         if title not in ("key", "value") or title in found:
             raise TypeError(f"{name} must have headers of one key and one value, got {title!r:.80}")
         if title == "key" and text_format(field, name) not in TEXTS:
-            raise TypeError(f"{name} must have keys of text, got format {kind!r}")
+            raise TypeError(f"{name} must have keys of text, got {type_name(kind)}")
         found[title] = bytes_column(&field, owner, f"{name} (each {title})")
     if len(found) != 2:
         raise TypeError(f"{name} must have headers of one key and one value, got {list(found)}")

@@ -66,7 +66,8 @@ cdef list series_as_list(object source, str name):
     if not isinstance(cells, list):
         raise TypeError(
             f"{name} must be a list of bytes, an Arrow binary or string array, a numpy array of "
-            f"bytes or a Series of bytes or texts, got {type(source).__name__}")
+            f"bytes or a Series of bytes or texts, got {type(source).__name__}"
+            f"{', which collect() makes a frame of' * hasattr(source, 'collect')}")
     if hasattr(source, "isna"):          # Pandas has nan and other things in their places.
         cells = [None if is_missing else cell
                  for cell, is_missing in zip(cells, source.isna(), strict=True)]

@@ -41,8 +41,10 @@ def get_offsets(
     time = _NAMES.get(time, time)
     moment_ms = -1
     if time not in _NAMES.values():
-        moment_ms = int(time) if time.isdecimal() else as_time_or_age_ms(
-            time, "--time", ", not latest, earliest or max-timestamp"
+        moment_ms = (
+            int(time)
+            if time.isdecimal()
+            else as_time_or_age_ms(time, "--time", ", not latest, earliest or max-timestamp")
         )
     with settings.read() as store:
         rows = [
