@@ -174,11 +174,11 @@ class StoreParts:
 
     def check_open(self) -> None:
         """Raise the error of a store that is not open, or whose files are not its own any more."""
-        path = self.files.paths.shown
         if self.is_forked:
+            path = self.files.paths.shown
             raise ForkedProcessError(f"{path} was opened before a fork: open it again in the child")
         if self._closed:
-            raise LogClosedError(f"the store {path} is closed")
+            raise LogClosedError(f"the store {self.files.paths.shown} is closed")
         if self._failure is not None:
             raise copy.copy(self._failure)  # Without its traceback, which keeps records alive.
         if self.files.overlay is not None:
