@@ -22,6 +22,10 @@ from eoslog.native.column cimport (
     column_get,
 )
 
+ctypedef fused ArrowOffset:
+    int32_t
+    int64_t
+
 cdef enum:
     VIEW_BYTES = 16
     VIEW_INLINE_BYTES_MAX = 12
@@ -236,12 +240,13 @@ cdef int open_offsets(
         column.kind = COLUMN_POINTERS    # An empty array may lack its offsets buffer.
         return 0
     offsets += place_of(cells) * offset_bytes
-    if offset_bytes == 4:
-        column.offsets_32 = <const int32_t*>offsets
-    else:
-        column.offsets_64 = <const int64_t*>offsets
     with nogil:
-        wrong = falling_offset(column)
+        if offset_bytes == 4:
+            column.offsets_32 = <const int32_t*>offsets
+            wrong = falling_offset(column.offsets_32, column.count)
+        else:
+            column.offsets_64 = <const int64_t*>offsets
+            wrong = falling_offset(column.offsets_64, column.count)
     if wrong != VALID:
         raise ValueError(
             f"{name} must be an Arrow array whose offsets never fall: row "
@@ -264,25 +269,16 @@ cdef int borrow_validity(Column* column, const Cells* cells, str name) except -1
     return 0
 
 
-cdef int64_t falling_offset(const Column* column) noexcept nogil:
+cdef int64_t falling_offset(const ArrowOffset* offsets, int64_t count) noexcept nogil:
     """Return a row of negative length, or one that begins before the data; -1 if there is none."""
     cdef int64_t index
     cdef bint rise = True
-    if column.kind == COLUMN_OFFSETS_32:
-        for index in range(column.count):
-            rise &= column.offsets_32[index] <= column.offsets_32[index + 1]
-        if rise and column.offsets_32[0] >= 0:
-            return VALID
-        for index in range(column.count):
-            if column.offsets_32[index] > column.offsets_32[index + 1]:
-                return index
-        return 0
-    for index in range(column.count):
-        rise &= column.offsets_64[index] <= column.offsets_64[index + 1]
-    if rise and column.offsets_64[0] >= 0:
+    for index in range(count):
+        rise &= offsets[index] <= offsets[index + 1]
+    if rise and offsets[0] >= 0:
         return VALID
-    for index in range(column.count):
-        if column.offsets_64[index] > column.offsets_64[index + 1]:
+    for index in range(count):
+        if offsets[index] > offsets[index + 1]:
             return index
     return 0
 
