@@ -13,7 +13,7 @@ from eoslog.bindings.text_records import json_text
 from eoslog.native.json_text cimport (
     TEXT_NO_MEMORY, TEXT_OK, TextFault, json_bytes_bound, json_bytes_store,
 )
-from eoslog.native.record_text cimport RecordCells, csv_records_store, json_records_store
+from eoslog.native.record_text cimport RecordCells, records_store
 from eoslog.native.text_records cimport TextBuffer, buffer_free, buffer_reserve
 from eoslog.native.utf8 cimport utf8_end
 from eoslog.native.varint cimport load_varint
@@ -94,10 +94,7 @@ cdef class RecordText:
             cells.header_data = self._headers.data
             cells.header_ends = &header_ends[0]
         with nogil:
-            if self._as_csv:
-                fault = csv_records_store(&self._buffer, &cells, 0, count, &stored)
-            else:
-                fault = json_records_store(&self._buffer, &cells, 0, count, &stored)
+            fault = records_store(&self._buffer, &cells, count, self._as_csv, &stored)
         if fault == TEXT_NO_MEMORY:
             raise errors.OutOfMemoryError(f"{count} records as text")
         if fault != TEXT_OK:

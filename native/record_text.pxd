@@ -20,11 +20,6 @@ cdef struct RecordCells:
     const uint8_t* header_data
     const int64_t* header_ends
 
-cdef TextFault json_records_store(
-    TextBuffer* buffer, const RecordCells* cells, int64_t first, int64_t upper_bound,
-    int64_t* stored,
-) noexcept nogil
-cdef TextFault csv_records_store(
-    TextBuffer* buffer, const RecordCells* cells, int64_t first, int64_t upper_bound,
-    int64_t* stored,
+cdef TextFault records_store(
+    TextBuffer* buffer, const RecordCells* cells, int64_t count, bint as_csv, int64_t* stored,
 ) noexcept nogil

@@ -16,6 +16,16 @@ from eoslog.native.utf8 cimport utf8_end
 cdef enum:
     NAMES_BYTES_MAX = 128            # Of the fields of a line of JSON, after the prefix.
 
+# One record: sizes are -1 for null. Its headers are JSON; none are 0 bytes.
+cdef struct RecordText:
+    int64_t timestamp_ms
+    const uint8_t* key
+    int64_t key_bytes
+    const uint8_t* value
+    int64_t value_bytes
+    const uint8_t* headers
+    int64_t headers_bytes
+
 
 cdef int64_t cell_get(
     const uint8_t* data, const int32_t* ends, const uint8_t* validity, int64_t index,
@@ -33,55 +43,34 @@ cdef uint8_t* store(uint8_t* out, const void* data, int64_t bytes) noexcept nogi
     return out + bytes
 
 
-cdef TextFault json_records_store(
-    TextBuffer* buffer, const RecordCells* cells, int64_t first, int64_t upper_bound,
-    int64_t* stored,
-) noexcept nogil:
-    """Append records as lines of JSON; `stored` is how many."""
-    cdef const uint8_t* key = NULL
-    cdef const uint8_t* value = NULL
-    cdef int64_t key_bytes, value_bytes, index
-    cdef int64_t headers_bytes = 0
-    cdef int64_t headers_at = 0
-    cdef uint8_t* out
-    stored[0] = 0
-    for index in range(first, upper_bound):
-        key_bytes = cell_get(cells.key_data, cells.key_ends, cells.key_validity, index, &key)
-        value_bytes = cell_get(
-            cells.value_data, cells.value_ends, cells.value_validity, index, &value)
-        if cells.header_ends != NULL:
-            headers_at = cells.header_ends[index]
-            headers_bytes = cells.header_ends[index + 1] - headers_at
-        if buffer_reserve(
-                buffer, cells.prefix_bytes + NAMES_BYTES_MAX + json_bytes_bound(key_bytes)
-                + json_bytes_bound(value_bytes) + headers_bytes) != TEXT_OK:
-            return TEXT_NO_MEMORY
-        out = store(buffer.data + buffer.used_bytes, cells.prefix, cells.prefix_bytes)
-        out = integer_store(out, cells.offsets[index])
-        out = store(out, b', "timestamp_ms": ', 18)
-        out = integer_store(out, cells.timestamps[index])
-        out = store(out, b', "key": ', 9)
-        out = json_bytes_store(out, key, key_bytes)
-        out = store(out, b', "value": ', 11)
-        out = json_bytes_store(out, value, value_bytes)
-        out = store(out, b', "headers": ', 13)
-        if headers_bytes:
-            out = store(out, cells.header_data + headers_at, headers_bytes)
-        else:
-            out = store(out, b"[]", 2)
-        out = store(out, b"}\n", 2)
-        buffer.used_bytes = out - buffer.data
-        stored[0] += 1
-    return TEXT_OK
+cdef uint8_t* json_rest_store(uint8_t* out, const RecordText* record) noexcept nogil:
+    """Write what follows the offset in a line of JSON."""
+    out = store(out, b', "timestamp_ms": ', 18)
+    out = integer_store(out, record.timestamp_ms)
+    out = store(out, b', "key": ', 9)
+    out = json_bytes_store(out, record.key, record.key_bytes)
+    out = store(out, b', "value": ', 11)
+    out = json_bytes_store(out, record.value, record.value_bytes)
+    out = store(out, b', "headers": ', 13)
+    if record.headers_bytes:
+        out = store(out, record.headers, record.headers_bytes)
+    else:
+        out = store(out, b"[]", 2)
+    return store(out, b"}\n", 2)
 
 
 cdef uint8_t* csv_text_store(uint8_t* out, const uint8_t* data, int64_t bytes) noexcept nogil:
-    """Write a cell: nothing for null (-1 bytes), else its text in quotes; NULL if it is no UTF-8.
+    """Write a comma and a cell: nothing for null (-1 bytes), else its text in quotes.
 
-    There is room for 2 bytes, and 2 for each of its bytes.
+    NULL if it is no UTF-8, or `out` is NULL. There is room for 3 bytes, and 2 for each of its
+    bytes.
     """
     cdef const uint8_t* end
     cdef const uint8_t* quote
+    if out == NULL:
+        return NULL
+    out[0] = c','
+    out += 1
     if bytes < 0:
         return out
     end = data + bytes
@@ -102,46 +91,52 @@ cdef uint8_t* csv_text_store(uint8_t* out, const uint8_t* data, int64_t bytes) n
     return out + 1
 
 
-cdef TextFault csv_records_store(
-    TextBuffer* buffer, const RecordCells* cells, int64_t first, int64_t upper_bound,
-    int64_t* stored,
+cdef uint8_t* csv_rest_store(uint8_t* out, const RecordText* record) noexcept nogil:
+    """Write what follows the offset in a row of CSV; NULL if it is not UTF-8."""
+    out[0] = c','
+    out = integer_store(out + 1, record.timestamp_ms)
+    out = csv_text_store(out, record.key, record.key_bytes)
+    out = csv_text_store(out, record.value, record.value_bytes)
+    out = csv_text_store(
+        out, record.headers, record.headers_bytes if record.headers_bytes else -1)
+    if out == NULL:
+        return NULL
+    out[0] = c'\n'
+    return out + 1
+
+
+cdef TextFault records_store(
+    TextBuffer* buffer, const RecordCells* cells, int64_t count, bint as_csv, int64_t* stored,
 ) noexcept nogil:
-    """Append records as rows of CSV; `stored` is how many, before one that is not UTF-8."""
-    cdef const uint8_t* key = NULL
-    cdef const uint8_t* value = NULL
-    cdef int64_t key_bytes, value_bytes, index
-    cdef int64_t headers_bytes = -1
-    cdef int64_t headers_at = 0
+    """Append records as rows of CSV or lines of JSON; `stored` is how many, before one that CSV
+    cannot express.
+    """
+    cdef RecordText record
+    cdef int64_t index, bytes_max
     cdef uint8_t* out
-    stored[0] = 0
-    for index in range(first, upper_bound):
-        key_bytes = cell_get(cells.key_data, cells.key_ends, cells.key_validity, index, &key)
-        value_bytes = cell_get(
-            cells.value_data, cells.value_ends, cells.value_validity, index, &value)
+    record.key = record.value = record.headers = NULL
+    record.headers_bytes = stored[0] = 0
+    for index in range(count):
+        record.timestamp_ms = cells.timestamps[index]
+        record.key_bytes = cell_get(
+            cells.key_data, cells.key_ends, cells.key_validity, index, &record.key)
+        record.value_bytes = cell_get(
+            cells.value_data, cells.value_ends, cells.value_validity, index, &record.value)
         if cells.header_ends != NULL:
-            headers_at = cells.header_ends[index]
-            headers_bytes = cells.header_ends[index + 1] - headers_at
-            if headers_bytes == 0:
-                headers_bytes = -1
-        if buffer_reserve(
-                buffer, cells.prefix_bytes + NAMES_BYTES_MAX
-                + 2 * (key_bytes + value_bytes + headers_bytes + 3)) != TEXT_OK:
+            record.headers = cells.header_data + cells.header_ends[index]
+            record.headers_bytes = cells.header_ends[index + 1] - cells.header_ends[index]
+        if as_csv:
+            bytes_max = 2 * (record.key_bytes + record.value_bytes + record.headers_bytes + 2)
+        else:
+            bytes_max = (json_bytes_bound(record.key_bytes) + json_bytes_bound(record.value_bytes)
+                         + record.headers_bytes)
+        if buffer_reserve(buffer, cells.prefix_bytes + NAMES_BYTES_MAX + bytes_max) != TEXT_OK:
             return TEXT_NO_MEMORY
         out = store(buffer.data + buffer.used_bytes, cells.prefix, cells.prefix_bytes)
         out = integer_store(out, cells.offsets[index])
-        out[0] = c','
-        out = integer_store(out + 1, cells.timestamps[index])
-        out[0] = c','
-        out = csv_text_store(out + 1, key, key_bytes)
+        out = csv_rest_store(out, &record) if as_csv else json_rest_store(out, &record)
         if out == NULL:
             return TEXT_NOT_UTF8
-        out[0] = c','
-        out = csv_text_store(out + 1, value, value_bytes)
-        if out == NULL:
-            return TEXT_NOT_UTF8
-        out[0] = c','
-        out = csv_text_store(out + 1, cells.header_data + headers_at, headers_bytes)
-        out[0] = c'\n'
-        buffer.used_bytes = out + 1 - buffer.data
+        buffer.used_bytes = out - buffer.data
         stored[0] += 1
     return TEXT_OK
