@@ -420,6 +420,19 @@ def _replacements(before: GroupMembers, after: GroupMembers) -> list[tuple[str, 
     return [(old, new.member_id) for old, new in pairs if new and new.member_id != old]
 
 
+def _why_again(before: GroupMembers, after: GroupMembers, joined: int, left: int) -> str:
+    """Return why partitions are assigned again; replaced static members are no reason."""
+    if not after.members:
+        return "no member is left"
+    if joined or left:
+        return f"{joined} joined, {left} left"
+    if [one.topics for one in before.members] != [one.topics for one in after.members]:
+        return "members read other topics"
+    if any(one.to_give_up for one in before.members):
+        return "what members gave up is assigned"
+    return "there are other partitions"
+
+
 def _log_change(
     group: str, before: GroupMembers, after: GroupMembers, dead: Collection[str]
 ) -> None:
@@ -436,10 +449,10 @@ def _log_change(
         _log.info("group %r: member %s is removed: %s", group, member_id, why)
     if after.generation != before.generation:
         _log.info(
-            "group %r: rebalance to generation %d: %d members, %d partitions, %s",
+            "group %r: rebalance to generation %d: %d members, %d partitions: %s",
             *(group, after.generation, len(after.members)),
             sum(len(member.assigned) for member in after.members),
-            "no member is left" if not after.members else f"state {after.state}",
+            _why_again(before, after, len(new - old), len(old - new)),
         )
     if _log.isEnabledFor(logging.DEBUG):
         for member in after.members:

@@ -111,7 +111,25 @@ def test_members_and_rebalances(path, said):
         one.close()
         two.poll(0)
     assert len(said("group 'g': member eoslog-.* joins")) == 2
-    assert said("group 'g': rebalance to generation 1: 1 members, 4 partitions")
+    assert said("group 'g': rebalance to generation 1: 1 members, 4 partitions: 1 joined, 0 left")
+    assert said("group 'g': rebalance to .* 2 members, .*: 1 joined, 0 left")
+    assert said("group 'g': rebalance to .* 2 members, 4 partitions: what members gave up is assi")
+    assert said("group 'g': rebalance to .* 1 members, 4 partitions: 0 joined, 1 left")
+    assert said("group 'g': rebalance to .* 0 members, 0 partitions: no member is left")
+
+
+def test_a_rebalance_for_other_topics_or_partitions(path, said):
+    with eoslog.open(path, create=True) as store, store.consumer(group="g") as consumer:
+        for topic in ("t", "u"):
+            store.create_topic(topic)
+        consumer.subscribe(["t"])
+        consumer.poll(0)
+        store.alter_topic("t", partitions=2)
+        eventually(lambda: consumer.poll(0) or len(consumer.assignment()) == 2)
+        assert said("group 'g': rebalance to .*, 2 partitions: there are other partitions")
+        consumer.subscribe(["t", "u"])
+        consumer.poll(0)
+        assert said("group 'g': rebalance to .*, 3 partitions: members read other topics")
     assert said("group 'g': member eoslog-.* is removed: it left")
 
 
