@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import click
 
 import eoslog
 from eoslog.cli import output as cli_output
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, StoreReopenedError
 
 STORE_VARIABLE = "EOSLOG_STORE"
 # The store's own error says what another user needs to read it.
@@ -31,6 +32,8 @@ _DURATION = re.compile(
     r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?)?", re.ASCII
 )
 TRACEBACK_VARIABLE = "EOSLOG_TRACEBACK"
+# Longest time in which a command that only reads begins again.
+_BEGINNINGS_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --store and --json to a command and hand them in as its first argument, `settings`.
 
     It also turns errors into one line: EoslogError and OSError end with status 1, arguments that
-    the API refuses with status 2.
+    the API refuses with status 2. A command that only reads begins again if a process opens the
+    store in the midst of it, unless it has printed something.
     """
 
     @click.option(
@@ -153,7 +157,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         # A command's own subcommands find what was said to it.
         ctx.obj = settings
         try:
-            result = function(settings, **arguments)
+            result = _called(function, settings, arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()  # What does not go out is an error of the command.
         except (EoslogError, OSError, ValueError, TypeError) as error:
@@ -166,6 +170,18 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     # The name, the help text, and the options that click has noted so far.
     return functools.update_wrapper(command, function)
+
+
+def _called(
+    function: Callable[..., Any], settings: Settings, arguments: Mapping[str, object]
+) -> Any:
+    until_s = time.monotonic() + _BEGINNINGS_S
+    while True:
+        try:
+            return function(settings, **arguments)
+        except StoreReopenedError:
+            if cli_output.has_printed() or time.monotonic() > until_s:
+                raise
 
 
 @contextmanager

@@ -27,8 +27,10 @@ class _NamedOutput(io.FileIO):
     """The bytes go out as from any file; an error carries the name."""
 
     ends_with_reader = False
+    has_written = False
 
     def write(self, data: Any) -> int:
+        self.has_written = True
         try:
             return super().write(data)
         except BrokenPipeError as error:
@@ -61,6 +63,15 @@ def end_with_reader() -> None:
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _NamedOutput):
         raw.ends_with_reader = True
+
+
+def has_printed() -> bool:
+    """Return True if the command has printed anything, or that is not known."""
+    if sys.stdout is None:
+        return False
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw.has_written if isinstance(raw, _NamedOutput) else True
 
 
 def reader_is_gone() -> bool:

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Literal, Never
 
 from eoslog.common.durability import REMEMBERED, Durability, check_durability
 from eoslog.common.other_clients import refuse_parameters
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, StoreReopenedError
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.new_directory import check_finished
+from eoslog.session.lock import OPENING_TIMEOUT_S
 from eoslog.store.files import AS_USUAL, TO_READ
 from eoslog.store.parts import StoreParts
 from eoslog.store.store import Store
@@ -100,9 +102,15 @@ def open(
         raise ValueError(f"path {os.fsencode(path)!r} must be UTF-8") from error
     if read_only and (create or durability != REMEMBERED or config is not None):
         raise ValueError("read_only goes with no create, no durability and no config")
-    parts = StoreParts(Path(path), config, TO_READ if read_only else AS_USUAL)
-    check_finished(parts.files.paths.shown)
-    return parts.open(create, known, _store_of)
+    until_s = time.monotonic() + OPENING_TIMEOUT_S
+    while True:
+        parts = StoreParts(Path(path), config, TO_READ if read_only else AS_USUAL)
+        check_finished(parts.files.paths.shown)
+        try:
+            return parts.open(create, known, _store_of)
+        except StoreReopenedError:  # By a process, in the midst of opening it to be read.
+            if time.monotonic() > until_s:
+                raise
 
 
 def _store_of(parts: StoreParts) -> Store:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_calls import DONE, call
+from cli_calls import DONE, FAILED, call
 from read_only_stores import unchanged
 
 import eoslog
@@ -88,3 +88,56 @@ def test_a_listing_syncs_nothing_and_loads_what_it_uses(path, tmp_path, command)
     assert done.stdout.splitlines()[-1] == "[]"
     if strace:
         assert re.findall(r"\d+ +(\w+)\(", Path(trace).read_text()) == []
+
+
+OPENED_SINCE = """
+import sys, eoslog
+from eoslog.cli import main, output
+
+others, open_to_read, write = [], eoslog.open, output._NamedOutput.write
+
+def open_late():
+    if not others:
+        others.append(open_to_read(sys.argv[2]))
+
+def opened(path, **options):
+    store = open_to_read(path, **options)
+    open_late()
+    return store
+
+def written(self, data):
+    open_late()
+    return write(self, data)
+
+if sys.argv[1] == "read":
+    eoslog.open = opened
+else:
+    output._NamedOutput.write = written
+main(["--store", *sys.argv[2:]])
+"""
+
+
+def run_opened_since(when: str, path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on a closed store, which is opened once the command reads, or prints."""
+    program = [sys.executable, "-c", OPENED_SINCE, when, str(path), *command]
+    return subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.every_nth(4)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_begins_again_if_a_process_opens_the_store(path, command):
+    done = run_opened_since("read", path, *command)
+    assert done.returncode == DONE, done.stderr
+    assert "StoreReopenedError" not in done.stderr
+
+
+def test_a_command_that_has_printed_does_not_begin_again(path, tmp_path):
+    store_path = tmp_path / "store"
+    shutil.copytree(path, store_path)
+    with eoslog.open(store_path) as store:
+        store.producer().append("t", 0, [b"%d" % number for number in range(10_000)])
+    done = run_opened_since("print", store_path, "consume", "t")
+    lines = done.stdout.splitlines()
+    assert done.returncode == FAILED
+    assert "StoreReopenedError" in done.stderr
+    assert len(lines) == len({*lines}) > 0

@@ -26,6 +26,7 @@ from eoslog import TopicPartition, errors
 from eoslog.fs.file_lock import file_locked
 from eoslog.session import overlay
 from eoslog.session.followed_session import LOOK_S
+from eoslog.store.files import StoreFiles
 from eoslog.store.store import abandon, parts_of
 
 AT = TopicPartition("t", 0)
@@ -207,6 +208,23 @@ def test_a_store_that_was_opened_since_is_refused_by_name(open_store, store_path
         with pytest.raises(errors.StoreReopenedError):
             call()
     reader.close()
+
+
+def test_one_that_a_process_opens_in_the_midst_of_the_opening_is_opened_again(
+    open_store, store_path, monkeypatch
+):
+    filled(open_store).close()
+    take_up, opened = StoreFiles._take_up, []
+
+    def take_up_late(files):
+        if files.overlay is not None and not opened:
+            opened.append(open_store(None))
+        take_up(files)
+
+    monkeypatch.setattr(StoreFiles, "_take_up", take_up_late)
+    with eoslog.open(store_path, read_only=True) as reader:
+        opened[0].producer().append("t", 0, [b"later"])
+        assert read(reader) == [b"committed", b"later"]
 
 
 def test_a_store_that_a_restored_one_has_replaced_is_refused_by_name(
