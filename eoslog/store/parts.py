@@ -155,10 +155,13 @@ class StoreParts:
         how = "with nothing to recover" if files.session.first else "joined the others"
         if files.session.first and unrecovered:
             how = f"after an unclean stop, {unrecovered} partitions are recovered when first used"
+        writes = files.overlay is None
+        if not writes:
+            how = f"only to be read, {how}"
         _log.info(
             "%s: opened in %.3f s, eoslog %s, durability %s, %d processes: %s",
             *(files.paths.shown, time.monotonic() - began_s, version("eoslog")),
-            *(files.shown_durability, len(files.session.slots.others()) + 1, how),
+            *(files.shown_durability, len(files.session.slots.others()) + writes, how),
         )
 
     @property

@@ -142,12 +142,13 @@ class Store:
         return read_settings(self._files.own_paths.state)
 
     def processes(self) -> list[ProcessSlot]:
-        """The processes that have the store open now, this one first: each with `process_id`,
-        `host` and `opened_ms`.
+        """The processes that have the store open to write now, this one first if it is one: each
+        with `process_id`, `host` and `opened_ms`.
         """
         self._parts.check_open()
         slots = self._files.session.slots
-        return [slots.find(slots.own), *slots.others()]
+        own = [] if self.read_only else [slots.find(slots.own)]
+        return [*own, *slots.others()]
 
     @property
     def closed(self) -> bool:

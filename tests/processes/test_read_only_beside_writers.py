@@ -240,6 +240,7 @@ def test_beside_a_store_of_the_same_process(tmp_path):
     path = tmp_path / "store"
     with make_life(path) as writer, eoslog.open(path, read_only=True) as reader:
         assert everything_shown(reader) == everything_shown(writer)
+        assert reader.processes() == writer.processes()
         assert writer.producer().append(TOPIC, partition=0, values=[b"later"]).record_count == 1
         writer.delete_topic("unused")
         writer.create_topic("unused", 1)
@@ -256,6 +257,7 @@ def test_the_durability_is_that_of_those_who_write(tmp_path):
     make_life(path).close()
     with eoslog.open(path, read_only=True) as reader:
         assert reader.durability == "commit"  # Which the store remembers.
+        assert reader.processes() == []
     with (
         eoslog.open(path, durability="process") as writer,
         eoslog.open(path, read_only=True) as reader,

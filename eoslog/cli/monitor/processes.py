@@ -65,7 +65,7 @@ def process_rows(
         with suppress(GroupIdNotFoundError):  # It was deleted since.
             for member in store.describe_group(group).members:
                 members.setdefault(member.process, []).append(f"{group}: {member.member_id}")
-    others = store.processes()[1:]  # Without this one.
+    others = store.processes()[not store.read_only :]  # Without this one.
     now_ms = clock.now_ms()
     return [
         {

@@ -36,6 +36,8 @@ def test_opening_and_close(path, said):
         other.run("import eoslog, logging; logging.basicConfig(level=logging.INFO)")
         other.run("store = eoslog.open(path)", path=str(path))
         assert other.value("len(store.processes())") == 2
+        eoslog.open(path, read_only=True).close()
+        assert said("opened in .*, durability process, 2 processes: only to be read, ")
 
 
 def test_recovery_after_a_kill(path, said):
