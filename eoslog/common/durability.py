@@ -4,7 +4,8 @@ from typing import Literal, get_args
 
 Durability = Literal["commit", "always", "process"]
 # For `eoslog.open`: the one that the store remembers.
-REMEMBERED: Literal["remembered"] = "remembered"
+Remembered = Literal["remembered"]
+REMEMBERED: Remembered = "remembered"
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 
@@ -22,6 +23,12 @@ def check_durability(durability: str) -> Durability:
     raise ValueError(
         f"durability must be one of {', '.join(get_args(Durability))}, got {durability!r}"
     )
+
+
+def is_weaker(one: Durability, other: Durability) -> bool:
+    """Return True if less survives a power cut under the one than under the other."""
+    rising = ("process", "commit", "always")
+    return rising.index(one) < rising.index(other)
 
 
 def check_isolation_level(level: str) -> IsolationLevel:

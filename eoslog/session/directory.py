@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from eoslog.common.config import ConfigValue
-from eoslog.common.durability import Durability
+from eoslog.common.durability import REMEMBERED, Durability, Remembered
 from eoslog.errors import InvalidConfigError, NotAStoreError, StoreInUseError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.fs.file_system import mount_of
@@ -42,7 +42,7 @@ _OF_A_BEGINNING = {
 def enter_store(
     paths: StorePaths,
     create: bool,
-    durability: Durability | None,
+    durability: Durability | Remembered | None,
     config: Mapping[str, ConfigValue],
     remembered: StoreSettings,
     on_fork: Callable[[], None],
@@ -80,7 +80,8 @@ def enter_store(
             # Another creation may have been cut short.
             if readable or group_reads(paths.state):
                 set_group_access(paths, readable)
-            write_settings(paths.state, StoreSettings(durability or "commit", config))
+            given = None if durability == REMEMBERED else durability
+            write_settings(paths.state, StoreSettings(given or "commit", config))
             write_meta_properties(paths.root, MetaProperties.new())
         with named_os_errors(f"opening {paths.root}"):
             # On the disk with the first list of topics, like all that is in `state` then.

@@ -30,7 +30,13 @@ from eoslog.bindings.shared_page import (
 )
 from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS, ConfigValue, topic_defaults_of
-from eoslog.common.durability import Durability, check_durability
+from eoslog.common.durability import (
+    REMEMBERED,
+    Durability,
+    Remembered,
+    check_durability,
+    is_weaker,
+)
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
@@ -59,7 +65,8 @@ class SessionFile(NamedTuple):
 
     `unrecovered` are the partitions that needed recovery when the session began, `left` those
     that a process which has closed the store could not repair. While `asked` is false, no process
-    has given a durability or defaults of topics: the first that does sets them.
+    has given a durability or defaults of topics: the first that does sets them. `remembered` is the
+    durability that the store remembered then.
     """
 
     session: str
@@ -73,6 +80,7 @@ class SessionFile(NamedTuple):
     unrecovered: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     asked: bool = True
+    remembered: str = "commit"
 
     def __str__(self) -> str:
         return f"by process {self.pid} on {self.host} since {moment_text(self.opened_ms)}"
@@ -95,6 +103,7 @@ class SessionFile(NamedTuple):
             unrecovered, left = tuple(said.pop("unrecovered")), tuple(said.pop("left"))
             found = cls(unrecovered=unrecovered, left=left, **said)
             check_durability(found.durability)
+            check_durability(found.remembered)
             moment_text(found.opened_ms)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -114,7 +123,7 @@ class StoreSession:
         paths: StorePaths,
         lock: StoreLock,
         mount: Mount,
-        durability: Durability | None,
+        durability: Durability | Remembered | None,
         config: Mapping[str, ConfigValue],
         remembered: StoreSettings,
     ) -> None:
@@ -133,7 +142,7 @@ class StoreSession:
             if self.first:
                 self._begin(durability, topic_defaults_of(config), remembered)
             else:
-                self._join(durability, topic_defaults_of(config))
+                self._join(durability, topic_defaults_of(config), remembered)
             self.slots = ProcessSlots(paths.state, self.id)
             self.counters = StoreCounters(paths.state, self.slots, self.shared)
             # After it has its slot, and before it does anything that others would have to end.
@@ -159,14 +168,15 @@ class StoreSession:
 
     def _begin(
         self,
-        durability: Durability | None,
+        durability: Durability | Remembered | None,
         topic_defaults: Mapping[str, int],
         remembered: StoreSettings,
     ) -> None:
         if self._mount.network:
             self._check_no_other_host()
         self.id = os.urandom(SESSION_BYTES)
-        self.durability: Durability = durability or remembered.durability
+        given = None if durability == REMEMBERED else durability
+        self.durability: Durability = given or remembered.durability
         self.topic_defaults = {**topic_defaults_of(remembered.config), **topic_defaults}
         self._file = SessionFile(
             session=self.id.hex(),
@@ -178,13 +188,19 @@ class StoreSession:
             durability=self.durability,
             topic_defaults=self.topic_defaults,
             asked=durability is not None or bool(topic_defaults),
+            remembered=remembered.durability,
         )
         if self._mount.network:
             self._file.write(self._paths.session)
         with named_os_errors(f"making {self._paths.shared}"):
             self.shared = SharedPage(str(self._paths.shared), self.id, create=True)
 
-    def _join(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
+    def _join(
+        self,
+        durability: Durability | Remembered | None,
+        topic_defaults: Mapping[str, int],
+        remembered: StoreSettings,
+    ) -> None:
         root = self._paths.root
         found = SessionFile.read(self._paths.session)
         with named_os_errors(f"reading {self._paths.shared}"):
@@ -206,12 +222,14 @@ class StoreSession:
                 "have one namespace of process ids (docker run --pid, shareProcessNamespace)"
             )
         if found.asked:
-            self._check_same(found, durability, topic_defaults)
+            self._check_same(found, durability, topic_defaults, remembered)
         elif durability is not None or topic_defaults:
+            given = remembered.durability if durability == REMEMBERED else durability
             found = found._replace(
-                durability=durability or found.durability,
+                durability=given or found.durability,
                 topic_defaults={**found.topic_defaults, **topic_defaults},
                 asked=True,
+                remembered=remembered.durability,
             )
         self.id = session
         self.durability = check_durability(found.durability)
@@ -222,14 +240,26 @@ class StoreSession:
         self._file.write(self._paths.session)
 
     def _check_same(
-        self, found: SessionFile, durability: Durability | None, topic_defaults: Mapping[str, int]
+        self,
+        found: SessionFile,
+        durability: Durability | Remembered | None,
+        topic_defaults: Mapping[str, int],
+        remembered: StoreSettings,
     ) -> None:
         root = self._paths.root
         whom = f"{found} or by those that joined it"  # Who began the session may have left it.
-        if durability not in (None, found.durability):
+        wanted = f"{durability!r}"
+        if durability == REMEMBERED:
+            # Another one that the store remembers since then is for the next session.
+            promised = {remembered.durability, check_durability(found.remembered)}
+            refused = all(is_weaker(check_durability(found.durability), one) for one in promised)
+            wanted = f"{remembered.durability!r}, which the store remembers"
+        else:
+            refused = durability not in (None, found.durability)
+        if refused:
             raise StoreInUseError(
                 f"{root} is open with durability {found.durability!r}, {whom}, and not with "
-                f"{durability!r}: all its processes share one; open it with durability="
+                f"{wanted}: all its processes share one; open it with durability="
                 f"{found.durability!r}, or close it there first"
             )
         for name, value in topic_defaults.items():

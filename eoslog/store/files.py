@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.shared_page import LOCK_COMPACTION, LOCK_LMDB
 from eoslog.common.config import OPENING_SETTINGS, parse_config, parse_store_config
-from eoslog.common.durability import REMEMBERED, Durability
+from eoslog.common.durability import Durability, Remembered
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.fs.file_system import boot_id_bytes, raise_open_files
@@ -119,7 +119,7 @@ class StoreFiles:
     def enter(
         self,
         create: bool,
-        durability: Durability | Literal["remembered"] | None,
+        durability: Durability | Remembered | None,
         *,
         on_fork: Callable[[], None],
         is_closed: Callable[[], bool],
@@ -143,7 +143,7 @@ class StoreFiles:
         self.session, self.identity = enter_store(
             self.paths,
             create,
-            remembered.durability if durability == REMEMBERED else durability,
+            durability,
             self._given,
             remembered,
             on_fork,

@@ -7,9 +7,9 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Never
+from typing import Never
 
-from eoslog.common.durability import REMEMBERED, Durability, check_durability
+from eoslog.common.durability import REMEMBERED, Durability, Remembered, check_durability
 from eoslog.common.other_clients import refuse_parameters
 from eoslog.errors import EoslogError, StoreReopenedError
 from eoslog.fs.identity_files import META_PROPERTIES
@@ -55,8 +55,9 @@ def open(
         What survives a power cut. "commit": what `Producer.flush()`, `Store.flush()` or a
         commit returned for. "always": every append that returned. "process": nothing is waited for.
         "remembered": what the store was created with ("commit" if nothing was given), or was given
-        to `alter_config`. None: the durability of the processes that have the store open; the
-        remembered one if there are none, until a later one asks for another.
+        to `alter_config`; if processes have the store open, theirs, unless they asked for a weaker
+        one. None: that of the processes that have the store open; the remembered one if there are
+        none, until a later one asks for another.
     config : mapping, optional
         Kafka's broker settings ("log.retention.ms"), which are the defaults of the store's topics,
         and eoslog's own ("eoslog.checkpoint.interval.ms"). They go before what the store remembers:
@@ -86,7 +87,7 @@ def open(
     """
     if others:
         refuse_parameters("open", others)
-    known: Durability | Literal["remembered"] | None = None
+    known: Durability | Remembered | None = None
     if durability is not None:
         known = REMEMBERED if durability == REMEMBERED else check_durability(durability)
     text = os.fspath(path)

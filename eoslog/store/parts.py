@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableSet
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
-from eoslog.common.durability import Durability
+from eoslog.common.durability import Durability, Remembered
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
@@ -68,7 +68,7 @@ class StoreParts:
     def open(
         self,
         create: bool,
-        durability: Durability | Literal["remembered"] | None,
+        durability: Durability | Remembered | None,
         opened: Callable[["StoreParts"], T],
     ) -> T:
         """Open the store, and return `opened(self)`. An interrupt (Ctrl-C) leaves nothing open: a

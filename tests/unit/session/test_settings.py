@@ -63,6 +63,27 @@ def test_another_process_need_not_repeat_them_and_none_is_weaker_than_remembered
         other.run("import eoslog; eoslog.open(path)", path=str(path.with_name("durable")))
 
 
+@pytest.mark.parametrize("altered", ["always", "process"])
+def test_another_durability_is_for_the_next_session_and_keeps_no_process_out(path, altered):
+    create(path)
+    with eoslog.open(path) as store, Member() as other:
+        store.alter_config(durability=altered)
+        other.run("import eoslog; store = eoslog.open(path)", path=str(path))
+        assert other.value("store.durability") == store.durability == "commit"
+        other.run("store.close()")
+        with pytest.raises(MemberError, match=StoreInUseError.__name__):
+            other.run(f"eoslog.open(path, durability={altered!r})")
+    with eoslog.open(path) as store:
+        assert store.durability == altered
+
+
+def test_a_process_that_gives_none_joins_those_with_a_stronger_one(path):
+    create(path)
+    with eoslog.open(path, durability="always"), Member() as other:
+        other.run("import eoslog; store = eoslog.open(path)", path=str(path))
+        assert other.value("store.durability") == "always"
+
+
 def test_what_is_remembered_can_be_altered(path):
     create(path, config=GIVEN)
     with eoslog.open(path) as store:
