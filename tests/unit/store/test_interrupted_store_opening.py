@@ -186,7 +186,7 @@ def test_a_second_interrupt_as_an_opening_ends_keeps_nothing_for_good(path, in_s
     with InterruptedTwice(path) as opening:
         count = opening.place_count()
         for place in range(count - 12, count + 1):
-            for later in range(1, 8):
+            for later in LATER:
                 opening.opening_leaves_it(place, later)
     with eoslog.open(path) as store:
         assert not store.verify()
