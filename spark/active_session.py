@@ -26,6 +26,11 @@ def instantiated_session() -> "SparkSession | None":
     return found if found is not None and found.sparkContext._jsc is not None else None
 
 
+def java_of(spark: "SparkSession") -> tuple[Any, Any]:
+    """Return the session in Java, and Java's classes: PySpark has no public names for them."""
+    return spark._jsparkSession, spark._jvm
+
+
 def is_connect(spark: "SparkSession") -> bool:
     """Return True for a session of Spark Connect: its Java is another process's."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
@@ -81,11 +86,11 @@ def keep_active(spark: "SparkSession") -> None:
 def _activate(spark: "SparkSession") -> None:
     from py4j.protocol import Py4JError
 
-    java: Any = spark._jsparkSession
+    java, classes = java_of(spark)
     try:
         if java.sparkContext().isStopped():
             return
-        sessions = type(spark)._get_j_spark_session_class(spark._jvm)
+        sessions = type(spark)._get_j_spark_session_class(classes)
         if not sessions.getActiveSession().isDefined():
             sessions.setActiveSession(java)
     except Py4JError:

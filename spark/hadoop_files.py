@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eoslog.spark.active_session import java_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -16,10 +18,9 @@ class HadoopFiles:
     """A directory as Spark sees it, through the file system classes that Spark itself uses."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
-        context: Any = spark.sparkContext
-        self._jvm = context._jvm
-        self._root = self._jvm.org.apache.hadoop.fs.Path(path)
-        self._files = self._root.getFileSystem(context._jsc.hadoopConfiguration())
+        java, self._classes = java_of(spark)
+        self._root = self._classes.org.apache.hadoop.fs.Path(path)
+        self._files = self._root.getFileSystem(java.sparkContext().hadoopConfiguration())
         self._root = self._files.makeQualified(self._root)
 
     @property
@@ -43,4 +44,4 @@ class HadoopFiles:
         self._files.delete(self._child(name), False)
 
     def _child(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+        return self._classes.org.apache.hadoop.fs.Path(self._root, name) if name else self._root

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import InvalidRequestError
-from eoslog.spark.active_session import instantiated_session
+from eoslog.spark.active_session import instantiated_session, java_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -101,12 +101,13 @@ def _checkpoint_of(query_id: str) -> str | None:
     """Return the location of a running query's checkpoint, which Spark says to its Java alone."""
     from py4j.protocol import Py4JError
 
-    spark: Any = instantiated_session()
+    spark = instantiated_session()
     if spark is None:
         return None
+    java, classes = java_of(spark)
     try:
-        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-        query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
+        queries = java.sharedState().activeStreamingQueries()
+        query = queries.get(classes.java.util.UUID.fromString(query_id))
         return None if query is None else str(query.resolvedCheckpointRoot())
     except Py4JError:
         return None  # Another version of Spark: the rows of a batch are compared.
