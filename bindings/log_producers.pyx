@@ -26,8 +26,7 @@ from eoslog.native.abort_files cimport (
 )
 from eoslog.native.abort_index cimport abort_index_drop_below, abort_index_truncate
 from eoslog.native.log_read cimport ReadRange, read_close
-from eoslog.native.log_recovery cimport log_replay
-from eoslog.native.log_replay cimport log_restore_ongoing
+from eoslog.native.log_replay cimport log_replay, log_restore_ongoing
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load, control_note_opened, control_set_flag
 from eoslog.native.counters cimport COUNTER_PRODUCERS_EVICTED, counter_add

@@ -1,4 +1,4 @@
-# Opening a partition's log, repairing its tail, rebuilding its producers, cutting it back.
+# Opening a partition's log, repairing its tail, cutting it back.
 from libc.stdint cimport int32_t, int64_t
 
 from eoslog.native.partition_log cimport PartitionLog, SegmentFile
@@ -8,5 +8,4 @@ cdef Status log_open(
     PartitionLog* log, const SegmentFile* files, int32_t file_count, bint clean,
     int64_t recovery_point, int64_t checkpoint, int64_t log_start_offset, Fault* out,
 ) noexcept nogil
-cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil
 cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil

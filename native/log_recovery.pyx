@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""Opening a partition's log, repairing its tail, rebuilding its producers, cutting it back.
+"""Opening a partition's log, repairing its tail, cutting it back.
 
 Invariants: after a clean stop no record is scanned, only the headers past the last index entry;
 after an unclean one every batch at or above the recovery point has had its checksum verified; what
@@ -34,10 +34,9 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_fail, log_load_writable, log_next_base,
-    log_publish, log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_add_segment, log_end, log_fail, log_load_writable, log_publish,
+    log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.log_roll cimport log_end_segment
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BATCH_TERMINATOR_BYTES, BatchHeader,
@@ -582,46 +581,6 @@ cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) n
         log.segment_count -= 1
     set_mark(&log.directory_unsynced)
     return STATUS_OK
-
-
-cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil:
-    """Take every batch with records at or above from_offset into the producer table."""
-    cdef int64_t upper_bound = log_end(log)
-    cdef int64_t offset = from_offset
-    cdef int64_t after
-    cdef Segment* segment = NULL
-    cdef Status status
-    if offset < log.segments[0].base_offset:
-        offset = log.segments[0].base_offset
-    while offset < upper_bound:
-        status = log_acquire(log, offset, &segment, out)
-        if status != STATUS_OK:
-            return status
-        after = log_next_base(log, segment)
-        status = replay_segment(log, segment, offset, out)
-        log_release(log, segment)
-        if status != STATUS_OK or after < 0:
-            return status
-        # Also where the segment's last batch ends below: what was between was cut off.
-        offset = after
-    return STATUS_OK
-
-
-cdef Status replay_segment(
-    PartitionLog* log, Segment* segment, int64_t from_offset, Fault* out
-) noexcept nogil:
-    cdef int64_t position = 0
-    cdef int64_t used_bytes = segment.used_bytes
-    cdef int64_t base_offset_min = segment.base_offset
-    cdef BatchHeader header
-    cdef Status status = segment_find(segment, from_offset, used_bytes, &position, out)
-    while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
-        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
-        if status == STATUS_OK:
-            status = log_replay_batch(log, segment.map + position, &header)
-            base_offset_min = batch_end_offset(&header)
-            position += header.batch_bytes
-    return status
 
 
 cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:

@@ -6,7 +6,7 @@ from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.record_batch cimport BatchHeader
 from eoslog.native.sequence_window cimport ProducerEntry
-from eoslog.native.status cimport Status
+from eoslog.native.status cimport Fault, Status
 
 # A marker's key is a version and a type, its value a version and the coordinator's epoch.
 cdef enum:
@@ -15,6 +15,7 @@ cdef enum:
     MARKER_ABORT = 0
     MARKER_COMMIT = 1
 
+cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil
 cdef Status log_replay_batch(
     PartitionLog* log, const uint8_t* batch, const BatchHeader* header) noexcept nogil
 cdef bint marker_load(

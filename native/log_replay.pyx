@@ -13,14 +13,57 @@ from eoslog.native.byte_order cimport load_be16, load_be32
 from eoslog.native.ongoing_transactions cimport (
     OngoingTransaction, ongoing_add, ongoing_clear, ongoing_end, ongoing_first,
 )
+from eoslog.native.partition_log cimport log_acquire, log_end, log_next_base, log_release
 from eoslog.native.producer_table cimport (
     table_at, table_find, table_insert, table_note_incomplete,
 )
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, Record, RecordCursor,
+    cursor_next, cursor_open,
 )
+from eoslog.native.segment cimport Segment, batch_end_offset, batch_in_chain, segment_find
 from eoslog.native.sequence_window cimport entry_marker, entry_replay
-from eoslog.native.status cimport STATUS_NO_MEMORY, STATUS_OK, Fault
+from eoslog.native.status cimport STATUS_NO_MEMORY, STATUS_OK
+
+
+cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil:
+    """Take every batch with records at or above from_offset into the producer table."""
+    cdef int64_t upper_bound = log_end(log)
+    cdef int64_t offset = from_offset
+    cdef int64_t after
+    cdef Segment* segment = NULL
+    cdef Status status
+    if offset < log.segments[0].base_offset:
+        offset = log.segments[0].base_offset
+    while offset < upper_bound:
+        status = log_acquire(log, offset, &segment, out)
+        if status != STATUS_OK:
+            return status
+        after = log_next_base(log, segment)
+        status = replay_segment(log, segment, offset, out)
+        log_release(log, segment)
+        if status != STATUS_OK or after < 0:
+            return status
+        # Also where the segment's last batch ends below: what was between was cut off.
+        offset = after
+    return STATUS_OK
+
+
+cdef Status replay_segment(
+    PartitionLog* log, Segment* segment, int64_t from_offset, Fault* out
+) noexcept nogil:
+    cdef int64_t position = 0
+    cdef int64_t used_bytes = segment.used_bytes
+    cdef int64_t base_offset_min = segment.base_offset
+    cdef BatchHeader header
+    cdef Status status = segment_find(segment, from_offset, used_bytes, &position, out)
+    while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
+        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
+        if status == STATUS_OK:
+            status = log_replay_batch(log, segment.map + position, &header)
+            base_offset_min = batch_end_offset(&header)
+            position += header.batch_bytes
+    return status
 
 
 cdef Status log_replay_batch(
