@@ -57,7 +57,7 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as it stands: `config` holds the settings it was created with, without defaults.
+    """A topic as it stands: `config` holds the settings given to it, without defaults.
 
     `created_ms` is when it was created, in milliseconds since 1970; None for a topic of version
     0.1.0, and for one whose entry was made again from its directories.
