@@ -19,13 +19,14 @@ from eoslog.bindings.record_batch cimport decode_headers, make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
     FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max, find_hole,
-    offset_for_timestamp, range_copy, range_end_at_compressed, read_close, read_open, scan_headers,
+    range_copy, range_end_at_compressed, read_close, read_open, scan_headers,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, Record as NativeRecord,
     RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_OK
+from eoslog.native.time_search cimport offset_for_timestamp
 
 
 cdef enum:

@@ -1,4 +1,4 @@
-# Reading a partition's log: by offset, by time, into columns.
+# Reading a partition's log: by offset, into columns.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from eoslog.native.abort_index cimport AbortedFilter
@@ -64,6 +64,3 @@ cdef Status scan_headers(
 cdef Status find_hole(
     PartitionLog* log, int64_t offset, int64_t* first, int64_t* upper_bound, Fault* out
 ) noexcept nogil
-cdef Status offset_for_timestamp(
-    PartitionLog* log, int64_t timestamp, int64_t upper_bound, int64_t* offset_out,
-    int64_t* timestamp_out, Fault* out) noexcept nogil
