@@ -33,6 +33,7 @@ from eoslog.store.store import engine_of
 if TYPE_CHECKING:
     from eoslog.consumer.consumer import Consumer
     from eoslog.producer.producer import Producer
+    from eoslog.storage.engine import Engine
     from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store.store import Store
 
@@ -190,7 +191,7 @@ def checked_settings(
     Raises TypeError, ValueError, UnknownTopicOrPartitionError, or InvalidRequestError, also if the
     dead-letter topic is one of those that are read.
     """
-    engine_of(store)  # TypeError for what is no store.
+    _engine(store)  # TypeError for what is no store.
     given = _listed(topics)
     if stop is not None:
         check_synchronous(stop, "stop")
@@ -407,7 +408,7 @@ def _process_polled(
             with producer.transaction():
                 work.is_begun = True
                 if piece.error is None:
-                    with end_refused(producer, ENDS_BY_ITSELF):
+                    with end_refused(getattr(producer, "producer", producer), ENDS_BY_ITSELF):
                         check_done(process(producer, piece.records))
                 else:
                     producer.send(*work.dead_letter())
@@ -465,9 +466,14 @@ def check_shared_topics(store: "Store", settings: LoopSettings) -> None:
     subscription goes on without one that is deleted, and the loop does not.
     """
     for name, topic_id in settings.shared.items():
-        found = engine_of(store).registry.get(name)
+        found = _engine(store).registry.get(name)
         if found is None or found.topic_id != topic_id:
             raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
+
+
+def _engine(store: "Store") -> "Engine":
+    """Return the parts of a store, also of one whose clients are recorded."""
+    return engine_of(getattr(store, "unrecorded", store))
 
 
 def is_caught_up(consumer: "Consumer") -> bool:

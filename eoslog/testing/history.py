@@ -138,13 +138,18 @@ class History:
 
 
 class RecordedStore:
-    """A store whose producers and consumers are recorded. All else is the store's own, but for
-    `scan`. Calls that make clients themselves refuse it: they take a `Store`.
+    """A store whose producers and consumers are recorded, those of `eoslog.read_process_write` too.
+    All else is the store's own, but for `scan`. Other calls that make clients refuse it.
     """
 
     def __init__(self, store: Store, history: History) -> None:
         self._store = store
         self._history = history
+
+    @property
+    def unrecorded(self) -> Store:
+        """The store itself: its clients are not recorded."""
+        return self._store
 
     def producer(self, *arguments: Any, **named: Any) -> RecordedProducer:
         """Return a producer that is recorded, as `Store.producer`."""

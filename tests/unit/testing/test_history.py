@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -11,7 +13,7 @@ import eoslog
 import eoslog.aio
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
-from eoslog.errors import StoreError, StoreFailedError
+from eoslog.errors import IllegalStateError, StoreError, StoreFailedError
 
 
 def copy_all(store, source, target, group):
@@ -57,13 +59,51 @@ def test_what_would_pass_the_history_by_refuses_its_store(eoslog_history, eoslog
     with pytest.raises(AttributeError, match="'scan' of a store is not recorded"):
         store.scan(eoslog_topic)
     for call in (
-        lambda: eoslog.read_process_write(store, print, topics=[eoslog_topic], group="copy"),
         lambda: eoslog.aio.wrap(store),
         lambda: eoslog.export_topic(store, eoslog_topic, tmp_path / "out.jsonl"),
         lambda: eoslog.import_file(store, eoslog_topic, tmp_path / "in.jsonl"),
     ):
         with pytest.raises(TypeError, match="store must be a Store, got RecordedStore"):
             call()
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_loop_is_recorded(eoslog_history, eoslog_topic, share):
+    store = eoslog_history.store
+    store.create_topics({"copies": 2, "dead": 1})
+    store.producer(name="import").append(eoslog_topic, 0, [b"%d" % one for one in range(30)])
+    refused = []
+
+    def copy(producer, records):
+        for record in records:
+            if int(record.value) % 10 == 3:
+                raise ValueError(record.value)
+            producer.send("copies", b"copy of " + record.value)
+        if not refused:
+            with pytest.raises(IllegalStateError) as error:
+                producer.commit_transaction()
+            refused.append(str(error.value))
+
+    count = eoslog.read_process_write(
+        store,
+        copy,
+        topics=[eoslog_topic],
+        group="copy",
+        share=share,
+        max_records=8,
+        dead_letter="dead",
+        until_caught_up=True,
+    )
+    assert count == 30
+    assert refused[0].startswith("read_process_write ends its transactions itself")
+    eoslog_history.assert_exactly_once()
+    lines = (eoslog_history.directory / "test.jsonl").read_text().splitlines()
+    calls = Counter(json.loads(line)["kind"] for line in lines)
+    assert calls["send"] >= 30 and calls["commit"] >= 4 and calls["poll"] >= 4
+    with store.unrecorded.producer() as producer:
+        producer.send("copies", b"copy of 7")
+    with pytest.raises(AssertionError, match="duplicate: record 'copy of 7'"):
+        eoslog_history.assert_exactly_once()
 
 
 def test_a_record_that_is_there_twice_is_named(eoslog_store, eoslog_history, eoslog_topic):
