@@ -613,7 +613,9 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(
 ):
     """It was in a call of the producer when another thread forked."""
     store.create_topic("t")
-    producer = store.producer(transactional_id=transactional_id)
+    # The background thread leaves the record to the thread of the test.
+    config = {"linger.ms": 3_600_000} if transactional_id is None else None
+    producer = store.producer(transactional_id=transactional_id, config=config)
     if transactional_id is not None:
         producer.init_transactions()
         producer.begin_transaction()
