@@ -215,7 +215,8 @@ class TransactionManager(ClientTransaction):
         if self.state is not S.INITIALIZING:
             self.move(S.INITIALIZING)
         # From now on: what fences an owner that an interrupt left is this call.
-        self.owner = owner = TransactionOwner.here(self.notice_replacement)
+        older, owner = self.owner, TransactionOwner.here(self.notice_replacement)
+        self.owner = owner
         self.logs = _log.isEnabledFor(logging.DEBUG)  # It is not asked for each transaction.
         try:
             found = self._coordinator.init(
@@ -223,6 +224,7 @@ class TransactionManager(ClientTransaction):
             )
             state_partition = self._store_parts.state_log.partition_of(self.transactional_id)
         except EoslogError as error:
+            self.owner = older
             self.break_(error, Request.INIT)
         self.entry = found.entry
         self.set_entry(found.entry, owner, state_partition, found.producer_id, found.producer_epoch)
