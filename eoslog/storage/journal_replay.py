@@ -114,8 +114,8 @@ def refuse_after_power_cut(paths: StorePaths) -> None:
     if left is None or left.boot_id != boot_id():
         raise RecoveryNeededError(
             f"{paths.root} was not closed before the power went or the machine was started again, "
-            "and has commit journals: open it once without read_only, which writes back what they "
-            "hold"
+            "and has commit journals: open it once without read_only, or run a command that writes "
+            "(`eoslog produce TOPIC < /dev/null`), which writes back what they hold"
         )
 
 
