@@ -222,7 +222,7 @@ class StoreFiles:
         self.durability: Durability = self.session.durability
         self.signal = AppendSignal(shared, LOOK_AGAIN_S if followed is None else FOLLOWED_LOOK_S)
         self.file_hold = FileHold(self.paths.controls)
-        self.was_stopped_uncleanly = False
+        self.was_stopped_uncleanly = self.had_unrecovered = False
         # No other process replaces those of an overlay; those of a followed store are copied again.
         are_own = self.overlay is not None and followed is None
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared, are_own=are_own)
@@ -414,6 +414,7 @@ class StoreFiles:
         else:
             self.partitions.recover_some(last_stop.unrecovered)
         to_recover = self.partitions.unrecovered
+        self.had_unrecovered = bool(to_recover)
         self.state_log.load(has_lmdb_mark(self.lmdb, last_stop.session))
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
         upgrade_offsets(self.group_offsets.log, self.registry)

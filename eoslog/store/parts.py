@@ -155,6 +155,8 @@ class StoreParts:
         how = "with nothing to recover" if files.session.first else "joined the others"
         if files.session.first and unrecovered:
             how = f"after an unclean stop, {unrecovered} partitions are recovered when first used"
+        elif files.session.first and files.had_unrecovered:
+            how = "after an unclean stop, all partitions are recovered"
         writes = files.overlay is None
         if not writes:
             how = f"only to be read, {how}"

@@ -51,6 +51,19 @@ def test_recovery_after_a_kill(path, said):
     assert said(r"t-0: recovered after an unclean stop in .* offsets 0 to 3, 0 bytes cut off")
 
 
+def test_an_opening_that_recovers_all_there_is(path, said):
+    store = eoslog.open(path, create=True)
+    store.create_topic("t")
+    producer = store.producer(transactional_id="open")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"x")
+    producer.flush()
+    abandon(store)
+    with eoslog.open(path):
+        assert said("opened in .* after an unclean stop, all partitions are recovered")
+
+
 def test_topics_and_settings(path, said):
     with eoslog.open(path, create=True) as store:
         store.create_topic("t", config={"retention.ms": 5})
