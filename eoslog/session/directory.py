@@ -81,7 +81,8 @@ def enter_store(
             if readable or group_reads(paths.state):
                 set_group_access(paths, readable)
             given = None if durability == REMEMBERED else durability
-            write_settings(paths.state, StoreSettings(given or "commit", config))
+            remembered = StoreSettings(given or "commit", config)
+            write_settings(paths.state, remembered)
             write_meta_properties(paths.root, MetaProperties.new())
         with named_os_errors(f"opening {paths.root}"):
             # On the disk with the first list of topics, like all that is in `state` then.

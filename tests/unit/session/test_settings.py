@@ -77,6 +77,13 @@ def test_another_durability_is_for_the_next_session_and_keeps_no_process_out(pat
         assert store.durability == altered
 
 
+def test_another_durability_keeps_no_process_out_of_the_session_of_the_creation(path):
+    with eoslog.open(path, create=True, durability="process") as store, Member() as other:
+        store.alter_config(durability="commit")
+        other.run("import eoslog; store = eoslog.open(path)", path=str(path))
+        assert other.value("store.durability") == "process"
+
+
 def test_a_process_that_gives_none_joins_those_with_a_stronger_one(path):
     create(path)
     with eoslog.open(path, durability="always"), Member() as other:
