@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import subprocess
@@ -425,6 +426,7 @@ def test_a_log_of_many_segments_needs_few_open_files(tmp_path):
     numbers = range(900)
 
     def work() -> None:
+        gc.collect()  # What earlier tests left open is closed now, or never.
         limit = 2 * (open_files() + 50)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         with eoslog.open(path, create=True) as store:
