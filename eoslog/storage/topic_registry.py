@@ -105,9 +105,8 @@ def partition_of(topic: TopicDescription, partition: object) -> TopicPartition:
 
 def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartitionError:
     """Return the error of a partition that a topic does not have."""
-    return UnknownTopicOrPartitionError(
-        f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}"
-    )
+    known = "partition 0 alone" if count == 1 else f"partitions 0 to {count - 1}"
+    return UnknownTopicOrPartitionError(f"topic {topic!r} has {known}, not {partition}")
 
 
 def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> dict[str, int]:

@@ -152,6 +152,15 @@ def test_nothing_is_kept_of_topics_that_come_and_go(store):
     assert not parts_of(store).files.partitions._being_opened
 
 
+@pytest.mark.parametrize(
+    ("partitions", "known"), [(1, "partition 0 alone"), (3, "partitions 0 to 2")]
+)
+def test_the_error_for_a_partition_names_those_that_are_there(store, partitions, known):
+    store.create_topic("t", partitions=partitions)
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic 't' has {known}, not 7$"):
+        store.partition("t", 7)
+
+
 def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch):
     store.create_topic("t", partitions=3)
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 2, not 3"):
