@@ -259,9 +259,10 @@ class StoreTopics:
 
 
 def _internals(producers: "Iterable[Producer]") -> "Iterator[ProducerInternals]":
-    from eoslog.producer.producer import ProducerInternals  # A process may have no producer.
+    for producer in producers:
+        from eoslog.producer.producer import ProducerInternals  # Loaded, as there is one.
 
-    return map(ProducerInternals, producers)
+        yield ProducerInternals(producer)
 
 
 def _partition_count(given: object) -> int:

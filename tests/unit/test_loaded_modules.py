@@ -46,3 +46,26 @@ def test_an_import_loads_the_face_and_a_commit_what_it_uses(tmp_path):
     assert HEAVY & set(imported) == set()
     assert UNUSED & set(loaded) == set()
     assert {"eoslog.staging.on_demand", "eoslog.producer.transactional_producer"} <= set(loaded)
+
+
+CONSUMES = """
+import sys
+import eoslog
+from eoslog.store.store import parts_of
+with eoslog.open(sys.argv[1], create=True) as store:
+    follow = parts_of(store).files.topics.notice_changes
+    store.create_topics({"t": 1, "u": 1})
+    store.consumer(group="g").subscribe(["t"])
+    store.alter_topic("t", partitions=2)
+    follow([])
+    store.delete_topic("u")
+    follow([])
+print([name for name in sys.modules if name.startswith("eoslog.producer.p")])
+"""
+
+
+def test_a_process_that_only_consumes_follows_topics_without_loading_producers(tmp_path):
+    """A first import in the background thread could hold up a child that is forked then."""
+    command = [sys.executable, "-c", CONSUMES, tmp_path / "store"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['eoslog.producer.parts']\n"
