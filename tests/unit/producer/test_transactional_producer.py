@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from coordinated_store import CoordinatedStore
@@ -29,6 +30,7 @@ from eoslog.producer.producer import ProducerInternals
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import ClientState
 from eoslog.store.store import abandon, engine_of, parts_of
+from eoslog.transactions.coordinator import TransactionCoordinator
 
 Store = eoslog.Store
 ID = "mover"
@@ -754,6 +756,21 @@ def test_c08_the_older_producer_is_fenced_and_told_by_whom(topics):
         assert "epoch" in str(caught.value)
     older.close()
     assert values_of(topics, "a") == [b"newer"]
+
+
+def test_a_refused_initialization_keeps_the_owner_that_an_interrupted_one_left(topics, monkeypatch):
+    producer = topics.producer(transactional_id=ID)
+    entries = parts_of(topics).files.transactions.entries
+    for where, name, error in (
+        (TransactionManager, "set_entry", KeyboardInterrupt),
+        (TransactionCoordinator, "_move_on", StoreFullError),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(where, name, Mock(side_effect=error("here")))
+            producer.init_transactions()
+        assert entries.owner_of(ID) is not None
+    producer.close()
+    assert entries.owner_of(ID) is None
 
 
 @pytest.mark.parametrize("call", ["send", "append", "append by key", "flush", "commit", "offsets"])
