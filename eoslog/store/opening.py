@@ -5,7 +5,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Never
 
@@ -103,9 +103,16 @@ def open(
         raise ValueError(f"path {os.fsencode(path)!r} must be UTF-8") from error
     if read_only and (create or durability != REMEMBERED or config is not None):
         raise ValueError("read_only goes with no create, no durability and no config")
+    mode = TO_READ if read_only else AS_USUAL
+    return _opened_store(lambda: StoreParts(Path(path), config, mode), create, known)
+
+
+def _opened_store(
+    make: Callable[[], StoreParts], create: bool, known: Durability | Remembered | None
+) -> Store:
     until_s = time.monotonic() + OPENING_TIMEOUT_S
     while True:
-        parts = StoreParts(Path(path), config, TO_READ if read_only else AS_USUAL)
+        parts = make()
         check_finished(parts.files.paths.shown)
         try:
             return parts.open(create, known, _store_of)

@@ -138,14 +138,20 @@ def test_it_waits_for_records_and_stops_when_asked(tmp_path):
     run(tmp_path, body)
 
 
+async def loop_that_has_sent_offsets(store):
+    """The producer of another loop of the group, in a transaction."""
+    other = await store.producer(transactional_id="another loop")
+    await other.init_transactions()
+    await other.begin_transaction()
+    where = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 10}
+    await other.send_offsets_to_transaction(where, GROUP)
+    return other
+
+
 @pytest.mark.parametrize("commits", [True, False])
 def test_it_is_not_caught_up_while_a_transaction_holds_its_offsets(tmp_path, commits):
     async def body(store):
-        other = await store.producer(transactional_id="another loop")
-        await other.init_transactions()
-        await other.begin_transaction()
-        where = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 10}
-        await other.send_offsets_to_transaction(where, GROUP)
+        other = await loop_that_has_sent_offsets(store)
         loop = asyncio.create_task(caught_up(store, poll_timeout_s=0.02))
         await asyncio.sleep(0.3)
         assert not loop.done()
@@ -157,11 +163,7 @@ def test_it_is_not_caught_up_while_a_transaction_holds_its_offsets(tmp_path, com
 
 def test_a_decision_after_a_poll_without_records_ends_no_loop(tmp_path, monkeypatch):
     async def body(store):
-        other = await store.producer(transactional_id="another loop")
-        await other.init_transactions()
-        await other.begin_transaction()
-        where = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 10}
-        await other.send_offsets_to_transaction(where, GROUP)
+        other = await loop_that_has_sent_offsets(store)
         poll = AsyncConsumer.poll
         decided = []
 

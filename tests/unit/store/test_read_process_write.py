@@ -10,7 +10,16 @@ from harness.waiting import eventually
 from stores import values_of
 
 import eoslog
-from eoslog import Consumer, Producer, Record, Store, TopicPartition, errors, read_process_write
+from eoslog import (
+    Consumer,
+    Producer,
+    Record,
+    Store,
+    TopicPartition,
+    TransactionalProducer,
+    errors,
+    read_process_write,
+)
 from eoslog.producer.producer import ProducerInternals
 from eoslog.store.process_loop import next_offsets
 from eoslog.store.store import parts_of
@@ -64,14 +73,20 @@ def test_every_record_is_processed_once_over_several_runs(topics, max_records):
     assert offsets == {0: 13, 1: 12}
 
 
-@pytest.mark.parametrize("commits", [True, False])
-@pytest.mark.parametrize("share", [True, False])
-def test_a_loop_is_not_caught_up_while_a_transaction_holds_its_offsets(topics, commits, share):
+def loop_that_has_sent_offsets(topics: Store) -> TransactionalProducer:
+    """The producer of another loop of the group, in a transaction."""
     other = topics.producer(transactional_id="another loop")
     other.init_transactions()
     other.begin_transaction()
     where = {TopicPartition("in", 0): 10, TopicPartition("in", 1): 10}
     other.send_offsets_to_transaction(where, GROUP)
+    return other
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("share", [True, False])
+def test_a_loop_is_not_caught_up_while_a_transaction_holds_its_offsets(topics, commits, share):
+    other = loop_that_has_sent_offsets(topics)
     counts = []
     settings = {"share": share, "poll_timeout_s": 0.02}
     loop = threading.Thread(target=lambda: counts.append(caught_up(topics, **settings)))
@@ -88,11 +103,7 @@ def test_a_loop_is_not_caught_up_while_a_transaction_holds_its_offsets(topics, c
 
 @pytest.mark.parametrize("share", [True, False])
 def test_a_decision_after_a_poll_without_records_ends_no_loop(topics, monkeypatch, share):
-    other = topics.producer(transactional_id="another loop")
-    other.init_transactions()
-    other.begin_transaction()
-    where = {TopicPartition("in", 0): 10, TopicPartition("in", 1): 10}
-    other.send_offsets_to_transaction(where, GROUP)
+    other = loop_that_has_sent_offsets(topics)
     poll = Consumer.poll
     decided = []
 
